@@ -1,0 +1,1 @@
+"""Files of the built-in corpus (see NOTICE); only data, no code."""
