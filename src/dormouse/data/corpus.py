@@ -72,7 +72,8 @@ def load_corpus(config: DataSettings, *, seq_len: int, eval_seq_len: int, dedup:
     if corpus.train_sha256 == corpus.held_out_sha256:
         raise DataError(
             f"eval={config.eval} has the same content as data={config.data} "
-            f"(SHA-256 {corpus.train_sha256[:16]}): the score would be one on training text; name other text, or leave eval out"
+            f"(SHA-256 {corpus.train_sha256[:16]}): the score would be one on training "
+            "text; name other text, or leave eval out"
         )
     if config.data == "shelf" and config.eval is None and not dedup:
         return corpus

@@ -89,5 +89,5 @@ def sha256_of(data: np.ndarray) -> str:
     """SHA-256 of a uint8 stream as 64 hex digits, read in pieces of 4 MiB."""
     digest = hashlib.sha256()
     for start in range(0, len(data), _CHUNK):
-        digest.update(memoryview(np.ascontiguousarray(data[start : start + _CHUNK])))
+        digest.update(data[start : start + _CHUNK].tobytes())
     return digest.hexdigest()

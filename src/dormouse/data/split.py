@@ -31,8 +31,8 @@ def split_source(
     if size < train_min + held_out_min:
         raise DataError(
             f"data={source.path} holds {size:,} bytes and no eval file is named: "
-            f"training needs {train_min:,} bytes and the held-out part {held_out_min:,}, together {train_min + held_out_min:,}; name more text, "
-            "eval=PATH, or a smaller seq_len and eval_seq_len"
+            f"training needs {train_min:,} bytes and the held-out part {held_out_min:,}, together "
+            f"{train_min + held_out_min:,}; name more text, eval=PATH, or a smaller seq_len and eval_seq_len"
         )
     tail = max(size // SHARE, held_out_min)
     target = size - tail
