@@ -1,0 +1,61 @@
+"""Rules of the train and data sections, and of a whole run; same form as `model_rules.py`."""
+
+import codecs
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dormouse.config.schema import RunConfig
+    from dormouse.config.train_schema import DataConfig, TrainConfig
+
+
+def length_is_steps_or_minutes(c: "TrainConfig") -> str | None:
+    """Exactly one of steps and minutes."""
+    if (c.steps is None) != (c.minutes is None):
+        return None
+    if c.steps is None:
+        return (
+            "train.steps = none, train.minutes = none: the run has no length; it would never have ended. "
+            "Give --steps N or --minutes M."
+        )
+    return (
+        f"train.steps = {c.steps}, train.minutes = {c.minutes}: two lengths for one run; the schedule of one "
+        "would have been cut by the other. Give exactly one of them."
+    )
+
+
+def unescape(text: str) -> bytes:
+    """Escaped text as bytes: `\\n`, `\\t`, `\\xHH`, `\\\\`; other characters are UTF-8. Raises ValueError."""
+    raw, _ = codecs.escape_decode(text.encode("utf-8"))  # pyrefly: ignore[missing-attribute]
+    return raw
+
+
+def separator_is_escaped_bytes(c: "DataConfig") -> str | None:
+    """document_separator is readable as escaped bytes."""
+    if c.document_separator is None:
+        return None
+    try:
+        unescape(c.document_separator)
+    except ValueError as error:
+        return (
+            f"data.document_separator = {c.document_separator!r}: not escaped text ({error}); documents "
+            "would not have been separated. Write for example \\n\\n, \\x00, or leave it out."
+        )
+    return None
+
+
+def windows_fit_max_seq_len(c: "RunConfig") -> str | None:
+    """Training and evaluation windows are at most model.max_seq_len bytes; longer ones are never cropped."""
+    longest = c.model.max_seq_len
+    long = [f"train.{key} = {getattr(c.train, key)}" for key in ("seq_len", "eval_seq_len")
+            if getattr(c.train, key) > longest]  # fmt: skip
+    if not long:
+        return None
+    return (
+        f"{', '.join(long)}: longer than model.max_seq_len = {longest}; cropped windows would have run. "
+        "Shorten the window, or raise max_seq_len."
+    )
+
+
+TRAIN_RULES = (length_is_steps_or_minutes,)
+DATA_RULES = (separator_is_escaped_bytes,)
+RUN_RULES = (windows_fit_max_seq_len,)
