@@ -1,1 +1,1 @@
-
+"""The network on one device: modules and the records that forward returns."""

@@ -1,1 +1,1 @@
-
+"""Pure tensor functions: no modules, no configuration, each fast path next to its slow obvious reference."""

@@ -1,1 +1,1 @@
-
+"""Training: one step, the loop around it, evaluation, and what keeps a run safe."""

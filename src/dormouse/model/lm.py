@@ -1,0 +1,128 @@
+"""The byte language model: ``Embedding(256) -> LoopBlock x max_iter -> RMSNorm -> lm_head``.
+
+There is one readout, ``lm_head(RMSNorm(mean_i out_proj(h_i)))``; it is trained, evaluated and generated from. ``out_proj`` is
+linear, so the mean is taken before it: one product instead of one a pass. Deep supervision sends every pass through the
+same projection, norm and head.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from dormouse.config.schema import ModelConfig
+from dormouse.config.unbuilt import unbuilt
+from dormouse.errors import ConfigError
+from dormouse.model.experts import Path
+from dormouse.model.loop import LoopBlock
+from dormouse.model.norm import RMSNorm
+from dormouse.model.records import LoopOutput, LoopState, RoutingRecord
+from dormouse.model.roles import Role, named_roles, set_role
+from dormouse.model.router import Routing
+from dormouse.model.spectral import SpectralLinear
+
+VOCAB = 256
+
+
+class Dormouse(nn.Module):
+    """Byte-level language model with a weight-shared looped block."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        """Create a model with random weights from torch's global generator.
+
+        Raises:
+            ConfigError: the configuration asks for a mechanism that is not built.
+        """
+        super().__init__()
+        if missing := unbuilt(config):
+            raise ConfigError("\n".join(missing))
+        self.config = config
+        parts = config.tsct_parts if config.use_tsct else ()
+        d = config.d_model
+        self.embedding = nn.Embedding(VOCAB, d)
+        set_role(self.embedding.weight, Role.EMBEDDING)
+        self.loop = LoopBlock(config)
+        self.out_proj = _linear(d, d, config, spectral="out_proj" in parts)
+        self.norm = RMSNorm(d, config.norm_eps)
+        self.lm_head = _head(config, spectral="head" in parts)
+
+    def initial_state(self, batch_size: int) -> LoopState:
+        """The state before the first byte; passing None to `forward` is the same."""
+        return self.loop.initial_state(batch_size)
+
+    def spectral_factors(self) -> list[tuple[str, nn.Parameter]]:
+        """Every stack of orthonormal factors ``[..., m, r]`` of the model, with its name."""
+        return [(name, p) for name, p, role in named_roles(self) if role is Role.FACTOR]
+
+    def forward(
+        self,
+        ids: Tensor,
+        bounds: Tensor | None = None,
+        state: LoopState | None = None,
+        *,
+        path: Path = "dispatch",
+    ) -> LoopOutput:
+        """Predict the byte after each byte.
+
+        Args:
+            ids: bytes ``[B, T]`` int64 in 0..255, ``T >= 1``.
+            bounds: bool ``[B, T]``, True at the first byte of a document: nothing before it is read after it.
+            state: carried state of the bytes before, from an earlier call.
+            path: how routed experts are computed; see `TsctExperts`.
+
+        Returns:
+            Logits ``[B, T, 256]``, the carried state and the routing record.
+        """
+        state = state or self.initial_state(ids.shape[0])
+        result = self.loop(self.embedding(ids), ids, bounds, state, path=path)
+        deep = self.training and self.config.deep_supervision > 0
+        return LoopOutput(
+            logits=self.read_out(_mean(result.hidden)),
+            state=result.state,
+            routing=_record(result.routing, ids.shape) if self.config.n_experts > 1 else None,
+            pass_logits=tuple(self.read_out(h) for h in result.hidden) if deep else (),
+        )
+
+    def read_out(self, h: Tensor) -> Tensor:
+        """The one readout: hidden state ``[B, T, d]`` to fp32 logits ``[B, T, 256]``."""
+        return self.lm_head(self.norm(self.out_proj(h))).float()
+
+
+def _mean(hidden: list[Tensor]) -> Tensor:
+    total = hidden[0]
+    for h in hidden[1:]:
+        total = total + h
+    return total / len(hidden)
+
+
+def _record(routing: list[Routing], shape: torch.Size) -> RoutingRecord:
+    def stack(tensors: list[Tensor]) -> Tensor:
+        return torch.stack(tensors).view(len(tensors), *shape, -1)
+
+    ids = [r.ids for r in routing if r.ids is not None]
+    return RoutingRecord(
+        probs=stack([r.probs for r in routing]),
+        ids=stack(ids) if ids else None,
+        gates=stack([r.gates for r in routing]),
+    )
+
+
+def _linear(d_in: int, d_out: int, config: ModelConfig, *, spectral: bool) -> nn.Module:
+    if spectral:
+        return SpectralLinear(d_in, d_out, config.rank)
+    layer = nn.Linear(d_in, d_out)
+    nn.init.normal_(layer.weight, std=d_in**-0.5)
+    nn.init.zeros_(layer.bias)
+    set_role(layer.weight, Role.MATRIX)
+    set_role(layer.bias, Role.VECTOR)
+    return layer
+
+
+def _head(config: ModelConfig, *, spectral: bool) -> nn.Module:
+    """A dense head starts at zero; a spectral one starts with small singular values, which its factors need to move."""
+    if spectral:
+        return SpectralLinear(config.d_model, VOCAB, min(config.rank, VOCAB), gain=0.1)
+    head = nn.Linear(config.d_model, VOCAB)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    set_role(head.weight, Role.EMBEDDING)
+    set_role(head.bias, Role.VECTOR)
+    return head

@@ -1,0 +1,150 @@
+"""The loop block: one set of weights, several passes over the same bytes.
+
+Pass i reads ``c = h + e_i``. Attention mixes along time from a zero state of its own, memory reads the n-grams that were
+looked up once, the experts work byte by byte, and ``h <- c + rho * (gated sum)`` with a learned scalar rho (1 at the start).
+In the *parallel* layout all branches read one normed input; in the *sequential* layout the experts follow attention and
+memory with a norm of their own, so that already in the first pass they and their router see more than the current byte.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dormouse.config.schema import ModelConfig
+from dormouse.model.attention import PlainAttention
+from dormouse.model.controller import Controller
+from dormouse.model.dense_experts import DenseExperts
+from dormouse.model.engram import Engram, Memory
+from dormouse.model.experts import Path, TsctExperts
+from dormouse.model.kda import KdaMixer
+from dormouse.model.norm import RMSNorm
+from dormouse.model.records import LoopState, MixerState, document_age
+from dormouse.model.roles import Role, set_role
+from dormouse.model.router import Routing
+
+
+@dataclass(frozen=True)
+class LoopResult:
+    """Hidden states after every pass, the carried state and the routing of every pass."""
+
+    hidden: list[Tensor]  # P tensors [B, T, d]
+    state: LoopState
+    routing: list[Routing]
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What all passes of one forward share."""
+
+    h0: Tensor
+    h0_controller: Tensor
+    age: Tensor
+    bounds: Tensor | None
+    memory: Memory | None
+    mixer_weights: object
+    factors: object
+    path: Path
+
+
+class LoopBlock(nn.Module):
+    """The weight-shared block and the loop over passes."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        """Create the parts that ``config`` switches on."""
+        super().__init__()
+        d, self.max_iter, self.sequential = config.d_model, config.max_iter, config.layout == "sequential"
+        self.norm = RMSNorm(d, config.norm_eps)
+        self.expert_norm = RMSNorm(d, config.norm_eps) if self.sequential else None
+        self.iter_embed = set_role(nn.Parameter(torch.zeros(config.max_iter, d)), Role.VECTOR)
+        self.rho = set_role(nn.Parameter(torch.ones(())), Role.VECTOR)
+        self.controller = Controller(config)
+        self.mixer = _mixer(config)
+        self.engram = Engram(config) if config.use_engram else None
+        self.experts = _experts(config)
+
+    def initial_state(self, batch_size: int) -> LoopState:
+        """The state before the first byte of a text."""
+        device = self.rho.device
+        reach = self.engram.reach if self.engram else 0
+        mixer = MixerState() if self.mixer is None else self.mixer.initial_state(batch_size)
+        return LoopState(
+            passes=(mixer,) * self.max_iter,
+            history=torch.zeros(batch_size, reach, dtype=torch.int64, device=device),
+            age=torch.zeros(batch_size, dtype=torch.int64, device=device),
+            position=0,
+        )
+
+    def forward(
+        self, h0: Tensor, ids: Tensor, bounds: Tensor | None, state: LoopState, *, path: Path = "dispatch"
+    ) -> LoopResult:
+        """Run all passes over embedded bytes ``h0`` ``[B, T, d]``."""
+        age = document_age(bounds, state.age, ids.shape[1])
+        context = _Context(
+            h0=h0,
+            h0_controller=self.controller.normed(h0),
+            age=age,
+            bounds=bounds,
+            memory=None if self.engram is None else self.engram.look_up(ids, state.history, age),
+            mixer_weights=None if self.mixer is None else self.mixer.prepare(),
+            factors=self.experts.prepare(),
+            path=path,
+        )
+        h, hidden, routing, mixers = h0, [], [], []
+        for i in range(self.max_iter):
+            h, mixer, routed = self._pass(i, h, context, state.passes[i])
+            hidden.append(h)
+            mixers.append(mixer)
+            routing.append(routed)
+        history = torch.cat([state.history, ids], 1)[:, ids.shape[1] :]
+        carried = LoopState(tuple(mixers), history, age[:, -1] + 1, state.position + ids.shape[1])
+        return LoopResult(hidden, carried, routing)
+
+    def _pass(
+        self, i: int, h: Tensor, ctx: _Context, state: MixerState
+    ) -> tuple[Tensor, MixerState, Routing]:
+        c = h + self.iter_embed[i]
+        x = self.norm(c)
+        control = self.controller.normed(c)
+        w_attn, w_mem, w_ffn = self.controller.gates(control, ctx.h0_controller)
+        y, state = self._mix(x, w_attn, ctx, state)
+        if self.engram is not None and ctx.memory is not None:
+            read = self.engram(ctx.memory, c, x, w_mem)
+            y = read if y is None else y + read
+        if self.expert_norm is not None:
+            c = c if y is None else c + self.rho * y
+            x, control, y = self.expert_norm(c), self.controller.normed(c), None
+        logits = self.controller.router_logits(control, ctx.h0_controller)
+        flat, routing = self.experts(
+            x.flatten(0, 1), logits.flatten(0, 1), path=ctx.path, factors=ctx.factors
+        )
+        ffn = w_ffn * flat.view_as(x)
+        return c + self.rho * (ffn if y is None else y + ffn), state, routing
+
+    def _mix(
+        self, x: Tensor, w_attn: Tensor, ctx: _Context, state: MixerState
+    ) -> tuple[Tensor | None, MixerState]:
+        if self.mixer is None:
+            return None, state
+        y, state = self.mixer(x, ctx.mixer_weights, state, ctx.age, ctx.bounds)
+        return w_attn * y, state
+
+
+def _mixer(config: ModelConfig) -> KdaMixer | PlainAttention | None:
+    if config.use_plain_attn:
+        return PlainAttention(config)
+    return KdaMixer(config) if config.use_kda else None
+
+
+def _experts(config: ModelConfig) -> TsctExperts | DenseExperts:
+    scale = float(config.n_experts) if config.moe_gate_scale == "n_experts" else 1.0
+    shape = {"d_model": config.d_model, "d_ffn": config.d_ffn, "n_experts": config.n_experts}
+    if config.use_tsct and "experts" in config.tsct_parts:
+        return TsctExperts(
+            **shape,
+            rank=config.rank,
+            top_k=config.moe_topk,
+            renormalize=config.moe_renormalize,
+            gate_scale=scale,
+        )
+    return DenseExperts(**shape, top_k=config.moe_topk, renormalize=config.moe_renormalize, gate_scale=scale)

@@ -1,0 +1,167 @@
+"""The gated delta rule over chunks of tokens, with a hand-written backward.
+
+Inside a chunk, with ``P`` the decay from the chunk's start to a token and ``Z`` from behind a token to the chunk's end::
+
+    A_ij = <k_i D_ij, k_j>  (i > j)       Q_ij = <q_i D_ij, k_j>  (i >= j)       L = diag(beta) A
+    R = beta (v - (k P) S)                N = (I + L)^-1 R                       (N holds the d_t of the recurrence)
+    O = (q P) S + Q N                     S' = diag(a_C) S + (k Z)^T N
+
+Only the two lines with ``S`` are sequential; they are three small products a chunk. Everything else is batched over all
+chunks of all sequences. The gradient of the log decay needs neither an exponential nor a division: with
+``dq, dk_row, dk_col`` the gradients through the decay-weighted scores, ``dG = q dq + k (dk_row - dk_col)``, plus two terms
+at the chunk's last token, and ``dg`` is its reverse cumulative sum.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from dormouse.ops.kda import tree
+from dormouse.ops.kda.inverse import unit_lower_inverse
+from dormouse.ops.kda.recurrent import recurrent
+
+CHUNK = 32
+
+
+def chunked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    state: Tensor | None = None,
+    *,
+    chunk: int = CHUNK,
+) -> tuple[Tensor, Tensor]:
+    """Same arguments and results as `recurrent`, by matrix products over chunks.
+
+    Computes in fp32 (float64 if the inputs are). Sequences of one or two tokens take the recurrence, which is
+    cheaper there; any other length is padded to whole chunks with tokens that leave the state alone.
+    """
+    if q.shape[1] <= 2:
+        return recurrent(q, k, v, g, beta, state)
+    batch, length, heads, key_dim = q.shape
+    if state is None:
+        state = q.new_zeros(batch, heads, key_dim, v.shape[-1])
+    o, final = _Chunked.apply(q, k, v, g, beta, state, chunk)
+    return o[:, :length], final
+
+
+def _to_chunks(x: Tensor, chunk: int, pad: int) -> Tensor:
+    """``[B, T, H, D]`` to ``[B * H * N, C, D]``, zero-padded at the end."""
+    B, T, H, D = x.shape
+    out = x.new_zeros(B, H, T + pad, D) if pad else x.new_empty(B, H, T, D)
+    out[:, :, :T].copy_(x.transpose(1, 2))
+    return out.view(-1, chunk, D)
+
+
+def _from_chunks(x: Tensor, shape: tuple[int, int, int], length: int) -> Tensor:
+    """``[B * H * N, C, D]`` to ``[B, T, H, D]``, without the padding."""
+    B, H, padded = shape
+    return x.view(B, H, padded, -1)[:, :, :length].transpose(1, 2)
+
+
+class _Chunked(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: D102
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, chunk: int
+    ) -> tuple[Tensor, Tensor]:
+        B, T, H, K = q.shape
+        pad = -T % chunk
+        G, n_chunks, V = B * H, (T + pad) // chunk, v.shape[-1]
+        kq = torch.stack([_to_chunks(k, chunk, pad), _to_chunks(q, chunk, pad).mul_(K**-0.5)])
+        vc, a = _to_chunks(v, chunk, pad), _to_chunks(g, chunk, pad).exp_()
+        b = _to_chunks(beta.unsqueeze(-1), chunk, pad)
+        grown = tree.grow(kq, a)
+        AQ = tree.scores(grown, kq)
+        inverse = unit_lower_inverse(AQ[0] * b)
+        kP, qP = grown.rows[-1]
+        UW = inverse @ (torch.cat([vc, kP], -1) * b)
+        S, N, final = _scan(UW, grown.cols[-1], grown.totals[-1], state.reshape(G, K, V), n_chunks)
+        o = torch.baddbmm(AQ[1] @ N, qP, S)
+        ctx.save_for_backward(kq, vc, a, b, AQ, inverse, UW[..., V:], S, N)
+        ctx.sizes = (B, T, H, n_chunks)
+        return _from_chunks(o, (B, H, T + pad), T + pad), final.view(B, H, K, V)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+        kq, v, a, b, AQ, inverse, W, S, N = ctx.saved_tensors
+        B, T, H, n_chunks = ctx.sizes
+        (M, C, K), V = a.shape, v.shape[-1]
+        dO = _to_chunks(grads[0], C, 0)
+        grown = tree.grow(kq, a)
+        kP, qP = grown.rows[-1]
+        dN, dS, d_state = _scan_backward(
+            AQ[1].transpose(1, 2) @ dO,
+            qP.transpose(1, 2) @ dO,
+            W,
+            grown,
+            grads[1].reshape(B * H, K, V),
+            n_chunks,
+        )
+        dR = inverse.transpose(1, 2) @ dN
+        dv = dR * b
+        both = torch.stack([-dv, dO])
+        d_rows = both @ S.transpose(1, 2)
+        d_cols = N @ dS.transpose(1, 2)
+        d_last = (grown.cols[-1] * d_cols).sum(1) + grown.totals[-1][:, 0] * (S * dS).sum(-1)
+        dL = (dR @ N.transpose(1, 2)).tril_(-1).neg_()
+        db = (dR * (v - kP @ S)).sum(-1) + (dL * AQ[0]).sum(-1)
+        d_scores = torch.stack([dL.mul_(b), (dO @ N.transpose(1, 2)).tril_()])
+        rows, cols, diagonal = tree.scores_backward(grown, kq, a, d_scores, d_rows, d_cols)
+        dG = (kq * rows).sum(0) - kq[0] * cols
+        dG[:, -1] += d_last
+        dg = dG.flip(1).cumsum(1).flip(1)
+        rows += diagonal
+        dk = rows[0] + cols
+        dq = rows[1] * K**-0.5
+        sizes = (B, H, n_chunks * C)
+        dq, dk, dv, dg = (_from_chunks(x, sizes, T) for x in (dq, dk, dv, dg))
+        return (
+            dq,
+            dk,
+            dv,
+            dg,
+            _from_chunks(db.unsqueeze(-1), sizes, T).squeeze(-1),
+            d_state.view(B, H, K, V),
+            None,
+        )
+
+
+def _scan(
+    UW: Tensor, kZ: Tensor, total: Tensor, state: Tensor, n_chunks: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The sequential part: states before each chunk ``[M, K, V]``, errors ``[M, C, V]``, final state ``[G, K, V]``."""
+    (G, K, V), C = state.shape, UW.shape[1]
+    U, W = UW.view(G, n_chunks, C, -1).split([V, K], -1)
+    S_all, N_all = UW.new_empty(n_chunks, G, K, V), UW.new_empty(n_chunks, G, C, V)
+    kZ_T = kZ.view(G, n_chunks, C, K).transpose(2, 3)
+    decay = total.view(G, n_chunks, K, 1)
+    S = state
+    for n in range(n_chunks):
+        S_all[n] = S
+        torch.baddbmm(U[:, n], W[:, n], S, alpha=-1, out=N_all[n])
+        S = torch.baddbmm(decay[:, n] * S, kZ_T[:, n], N_all[n])
+    return S_all.transpose(0, 1).reshape(-1, K, V), N_all.transpose(0, 1).reshape(-1, C, V), S
+
+
+def _scan_backward(
+    dN: Tensor, dS_local: Tensor, W: Tensor, grown: tree.Tree, d_state: Tensor, n_chunks: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Reverse of `_scan`: complete ``dN`` ``[M, C, V]``, gradient of the state after each chunk, and of the first state."""
+    (G, K, V), C = d_state.shape, W.shape[1]
+    dN, dS_local = dN.view(G, n_chunks, C, V), dS_local.view(G, n_chunks, K, V)
+    W_T = W.view(G, n_chunks, C, K).transpose(2, 3)
+    kZ = grown.cols[-1].view(G, n_chunks, C, K)
+    decay = grown.totals[-1].view(G, n_chunks, K, 1)
+    dS_all, dN_all = dN.new_empty(n_chunks, G, K, V), dN.new_empty(n_chunks, G, C, V)
+    for n in range(n_chunks - 1, -1, -1):
+        dS_all[n] = d_state
+        torch.baddbmm(dN[:, n], kZ[:, n], d_state, out=dN_all[n])
+        d_state = torch.baddbmm(
+            torch.addcmul(dS_local[:, n], decay[:, n], d_state), W_T[:, n], dN_all[n], alpha=-1
+        )
+    return dN_all.transpose(0, 1).reshape(-1, C, V), dS_all.transpose(0, 1).reshape(-1, K, V), d_state

@@ -1,0 +1,69 @@
+"""Muon for stacks of matrices: momentum, then an orthogonalised update (K. Jordan et al., 2024).
+
+Matrices of the same shape are orthogonalised in one batched call, whatever parameter they come from: a dense weight is one
+matrix, a per-head weight is one matrix a head, a stack of factors one a factor. Weight decay is decoupled.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dormouse.ops.orthogonalise import orthogonalise
+
+
+@dataclass(frozen=True)
+class MuonParameter:
+    """One parameter with the way it is cut into matrices."""
+
+    name: str
+    parameter: nn.Parameter
+    blocks: int = 1  # cuts of the first dimension (heads)
+    weight_decay: float = 0.0
+    shape_scale: bool = True  # multiply the rate by sqrt(max(1, rows / columns))
+
+    def matrices(self, x: Tensor) -> Tensor:
+        """View as ``[count, rows, columns]``."""
+        rows, columns = x.shape[-2:]
+        return x.reshape(-1, rows // self.blocks, columns)
+
+
+class Muon:
+    """Orthogonalised momentum with Nesterov look-ahead."""
+
+    def __init__(self, parameters: list[MuonParameter], *, lr: float, momentum: float = 0.95) -> None:
+        """Create zero momentum for every parameter."""
+        self.parameters, self.lr, self.momentum = parameters, lr, momentum
+        self.buffers = {p.name: torch.zeros_like(p.parameter) for p in parameters}
+
+    @torch.no_grad()
+    def step(self, lr_scale: float) -> None:
+        """Apply one update; parameters without a gradient are left alone."""
+        groups: dict[tuple[int, ...], list[tuple[MuonParameter, Tensor]]] = defaultdict(list)
+        for p in self.parameters:
+            grad = p.parameter.grad
+            if grad is None:
+                continue
+            buffer = self.buffers[p.name]
+            buffer.lerp_(grad, 1 - self.momentum)
+            matrices = p.matrices(grad.lerp(buffer, self.momentum))
+            groups[tuple(matrices.shape[1:])].append((p, matrices))
+        for (rows, columns), members in groups.items():
+            updates = orthogonalise(torch.cat([m for _, m in members]))
+            scale = max(1.0, rows / columns) ** 0.5
+            for (p, m), update in zip(members, updates.split([len(m) for _, m in members]), strict=True):
+                lr = self.lr * lr_scale
+                if p.weight_decay:
+                    p.parameter.mul_(1 - lr * p.weight_decay)
+                p.parameter.add_(update.view_as(p.parameter), alpha=-lr * (scale if p.shape_scale else 1.0))
+                del m
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Momentum by parameter name."""
+        return dict(self.buffers)
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore momentum in place."""
+        for name, buffer in self.buffers.items():
+            buffer.copy_(state[name])
