@@ -1,8 +1,8 @@
 """One override language for the command line, experiment arms and ladder rungs.
 
-An override is `key=value` or `section.key=value`. The value is read as TOML (`8`, `0.01`, `true`, `[2, 3, 4]`, `"text"`); anything that TOML cannot read is a
-bare word and taken as text, so that `layout=sequential` and `data=books/` need no quotes. `none` unsets a key
-that may be unset.
+An override is `key=value` or `section.key=value`. The value is read as TOML (`8`, `0.01`, `true`, `[2, 3, 4]`,
+`"text"`); anything that TOML cannot read is a bare word and taken as text, so that `layout=sequential` and
+`data=books/` need no quotes. `none` unsets a key that may be unset.
 """
 
 import tomllib

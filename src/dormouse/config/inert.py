@@ -1,0 +1,83 @@
+"""Settings that were changed and have no effect: said aloud, so that no knob is turned in vain.
+
+Each entry of the table says which keys only one condition reads. A preset of the original carries many such keys (a
+memory size with the memory off), so they are announced, not refused.
+"""
+
+from collections.abc import Callable
+
+from dormouse.config.problems import shown
+from dormouse.config.schema import SECTIONS, ModelConfig, RunConfig, TrainConfig
+from dormouse.config.section import Section
+
+_ENGRAM = ("engram_rows", "engram_orders", "engram_dim", "engram_lam_max", "engram_dense_half", "engram_hash")
+_KDA = ("kda_conv_width", "kda_decay_rank", "kda_gate_rank")
+_MSA = ("msa_kb", "msa_q_heads", "msa_block_r", "msa_head_dim")
+
+MODEL_READERS: tuple[tuple[tuple[str, ...], str, Callable[[ModelConfig], bool]], ...] = (
+    (_ENGRAM, "use_engram = false", lambda c: c.use_engram),
+    (_KDA, "use_kda = false", lambda c: c.use_kda),
+    (("rank", "tsct_parts"), "use_tsct = false", lambda c: c.use_tsct),
+    (("moe_renormalize",), "moe_topk = 0, and a full softmax sums to one", lambda c: c.moe_topk > 0),
+    (("act_group",), 'act_quant = "none"', lambda c: c.act_quant != "none"),
+    (("mhc_streams",), "use_mhc = false", lambda c: c.use_mhc),
+    (_MSA, "use_msa = false", lambda c: c.use_msa),
+    (("mor_k",), "use_mor = false", lambda c: c.use_mor),
+    (("jepa_mask_frac", "jepa_mask_span"), "jepa_weight = 0", lambda c: c.jepa_weight > 0),
+    (("dspark_k", "dspark_stride"), "dspark_weight = 0", lambda c: c.dspark_weight > 0),
+    (("aux_fb_horizon",), "aux_fb_weight = 0", lambda c: c.aux_fb_weight > 0),
+    (
+        tuple(key for key in ModelConfig.model_fields if key.startswith("byteflow_")),
+        "use_byteflow = false",
+        lambda c: c.use_byteflow,
+    ),
+)
+TRAIN_READERS: tuple[tuple[tuple[str, ...], str, Callable[[RunConfig], bool]], ...] = (
+    (("muon_lr",), 'optimizer = "adamw"', lambda c: c.train.optimizer == "muon"),
+    (("table_lr",), "use_engram = false", lambda c: c.model.use_engram),
+    (("retract_every",), "use_tsct = false", lambda c: c.model.use_tsct),
+    (
+        ("retract_iters",),
+        "no factor is ever retracted",
+        lambda c: c.model.use_tsct and c.train.retract_every > 0,
+    ),
+)
+
+
+def _changed(section: Section, key: str) -> bool:
+    return getattr(section, key) != SECTIONS[section.section].defaults()[key]
+
+
+def _said(section: Section, keys: tuple[str, ...], why: str) -> list[str]:
+    return [
+        f"{key} = {shown(getattr(section, key))} has no effect: {why}."
+        for key in keys
+        if _changed(section, key)
+    ]
+
+
+def inert_model_settings(config: ModelConfig) -> list[str]:
+    """One sentence per changed model key that nothing reads in this configuration."""
+    return [
+        line for keys, why, read in MODEL_READERS if not read(config) for line in _said(config, keys, why)
+    ]
+
+
+def warm_up_note(train: TrainConfig) -> list[str]:
+    """A run that ends before its warm-up never reaches its learning rate."""
+    if train.steps is None or train.warmup_steps < train.steps:
+        return []
+    return [
+        f"warmup_steps = {train.warmup_steps} with steps = {train.steps}: the run ends before the full learning rate."
+    ]
+
+
+def inert_settings(config: RunConfig) -> list[str]:
+    """One sentence per changed key that nothing reads in this configuration, and per schedule never reached."""
+    train = [
+        line
+        for keys, why, read in TRAIN_READERS
+        if not read(config)
+        for line in _said(config.train, keys, why)
+    ]
+    return inert_model_settings(config.model) + train + warm_up_note(config.train)
