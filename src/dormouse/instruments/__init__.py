@@ -1,1 +1,1 @@
-
+"""Reading a model without changing it."""
