@@ -10,12 +10,11 @@ inside the other, and runs of 64 bytes that stand on both sides. What was decide
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
+from dormouse.config.schema import DataConfig
 from dormouse.data import shelf
-from dormouse.data.bounds import parse_separator
 from dormouse.data.files import read_source, sha256_of
 from dormouse.data.overlap import Overlap, find_overlap, remove_overlap
 from dormouse.data.split import split_source
@@ -23,17 +22,6 @@ from dormouse.errors import DataError
 
 OVERLAP_LIMIT = 1 << 28
 """Training streams of more bytes are compared with the held-out text only when `dedup` is on."""
-
-
-class DataSettings(Protocol):
-    """What of `DataConfig` this module reads."""
-
-    @property
-    def data(self) -> str: ...  # noqa: D102
-    @property
-    def eval(self) -> str | None: ...  # noqa: D102
-    @property
-    def document_separator(self) -> str | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -60,7 +48,7 @@ class Corpus:
     """Shared runs between the two streams as found before any removal; None when not compared."""
 
 
-def load_corpus(config: DataSettings, *, seq_len: int, eval_seq_len: int, dedup: bool = False) -> Corpus:
+def load_corpus(config: DataConfig, *, seq_len: int, eval_seq_len: int, dedup: bool = False) -> Corpus:
     """The two streams that `config` names; raises `DataError` before any work when they cannot serve.
 
     `seq_len` and `eval_seq_len` are the lengths in bytes of a training and an evaluation sequence; each side
@@ -80,7 +68,7 @@ def load_corpus(config: DataSettings, *, seq_len: int, eval_seq_len: int, dedup:
     return _compare(corpus, dedup=dedup, seq_len=seq_len)
 
 
-def _load(config: DataSettings, seq_len: int, eval_seq_len: int) -> Corpus:
+def _load(config: DataConfig, seq_len: int, eval_seq_len: int) -> Corpus:
     _refuse_same_place(config)
     if config.data == "shelf" and config.eval is None:
         return _shelf()
@@ -111,9 +99,9 @@ def _shelf() -> Corpus:
     )
 
 
-def _split(config: DataSettings, seq_len: int, eval_seq_len: int) -> Corpus:
+def _split(config: DataConfig, seq_len: int, eval_seq_len: int) -> Corpus:
     source = read_source("data", Path(config.data))
-    separator = parse_separator(config.document_separator)
+    separator = config.separator_bytes()
     cut, place = split_source(
         source, train_min=seq_len + 1, held_out_min=eval_seq_len + 1, separator=separator
     )
@@ -125,7 +113,7 @@ def _split(config: DataSettings, seq_len: int, eval_seq_len: int) -> Corpus:
     return Corpus(config.data, train, held_out, sha256_of(train), sha256_of(held_out), notes=(note,))
 
 
-def _refuse_same_place(config: DataSettings) -> None:
+def _refuse_same_place(config: DataConfig) -> None:
     if config.eval is None or "shelf" in (config.data, config.eval):
         return
     data, held_out = Path(config.data).resolve(), Path(config.eval).resolve()

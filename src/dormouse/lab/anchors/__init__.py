@@ -1,0 +1,1 @@
+"""Classical yardsticks in bits per byte: counting tables and compressors, on the bytes models score."""
