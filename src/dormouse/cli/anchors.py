@@ -59,7 +59,7 @@ def anchors(
     from dormouse.lab.anchors.provenance import provenance
     from dormouse.lab.anchors.table import anchors_for
 
-    lengths = TrainConfig()
+    lengths = TrainConfig(steps=1)  # only its default sequence lengths are read
     config = DataConfig(data=data, eval=held_out)
     corpus = load_corpus(config, seq_len=lengths.seq_len, eval_seq_len=lengths.eval_seq_len)
     for note in corpus.notes:
