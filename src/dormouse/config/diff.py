@@ -1,7 +1,7 @@
 """What differs between two configurations, and what a resumed run may change.
 
-Two arms of an experiment must differ in one factor; a resume must be the same run. Both are checked on the finished
-configurations, key by key, never on the texts they came from.
+Two arms of an experiment must differ in one factor; a resume must be the same run. Both are checked on the
+finished configurations, key by key, never on the texts they came from.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Settings that were changed and have no effect: said aloud, so that no knob is turned in vain.
 
-Each entry of the table says which keys only one condition reads. A preset of the original carries many such keys (a
-memory size with the memory off), so they are announced, not refused.
+Each entry of the table says which keys one condition alone reads. A preset of the original carries many such
+keys (a memory size with the memory off), so they are announced, not refused.
 """
 
 from collections.abc import Callable
@@ -68,12 +68,12 @@ def warm_up_note(train: TrainConfig) -> list[str]:
     if train.steps is None or train.warmup_steps < train.steps:
         return []
     return [
-        f"warmup_steps = {train.warmup_steps} with steps = {train.steps}: the run ends before the full learning rate."
+        f"warmup_steps = {train.warmup_steps} with steps = {train.steps}: the full rate is never reached."
     ]
 
 
 def inert_settings(config: RunConfig) -> list[str]:
-    """One sentence per changed key that nothing reads in this configuration, and per schedule never reached."""
+    """One sentence per changed key that nothing reads here, and per rate that is never reached."""
     train = [
         line
         for keys, why, read in TRAIN_READERS

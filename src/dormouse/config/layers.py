@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 
 from dormouse.config.overrides import parse_override
 from dormouse.config.problems import shown, unknown_key
@@ -52,6 +53,13 @@ def toml_layer(text: str, origin: str, current: Current, *, lines: bool = True) 
         raise ConfigError(syntax_problem(text, origin, str(error))) from None
     where = key_lines(text) if lines else {}
     layer = Layer()
+    for name, table in tables.items():
+        if table == {} and name not in SECTIONS:
+            layer.problems.append(
+                f"[{name}] = {{}}: no such section; it would have had no effect. Sections: "
+                f"{', '.join(SECTIONS)}; "
+                f"model keys also stand at the top level. [{origin}]"
+            )
     for section, key, value in flat_settings(tables):
         line = where.get((section, key))
         place = f"{section}.{key}"
@@ -84,8 +92,8 @@ def key_lines(text: str) -> dict[tuple[str, str], int]:
     for number, line in enumerate(text.splitlines(), start=1):
         if table := re.match(r"\s*\[\s*([\w\-]+)\s*\]", line):
             section = table[1]
-        elif setting := re.match(r"\s*[\"']?([\w\-]+)[\"']?\s*=", line):
-            found.setdefault((section, setting[1]), number)
+        elif setting := re.match(r"\s*(?:(\w+)\.)?[\"']?([\w\-]+)[\"']?\s*=", line):
+            found.setdefault((setting[1] or section, setting[2]), number)
     return found
 
 
@@ -94,7 +102,7 @@ def syntax_problem(text: str, origin: str, message: str) -> str:
     at = re.search(r"\(at line (\d+)", message)
     line = int(at[1]) if at else len(text.splitlines())
     content = text.splitlines()[line - 1].strip() if 0 < line <= len(text.splitlines()) else ""
-    if "overwrite" in message:
+    if "overwrite" in message or "twice" in message:
         key = content.partition("=")[0].strip()
         return (
             f"{origin}, line {line}: {key} is given twice; one of the two would have been dropped. Keep one."
@@ -130,5 +138,6 @@ def flag_layer(flags: Mapping[str, object], current: Current) -> Layer:
             continue
         head, dot, tail = place.partition(".")
         section, key = (head, tail) if dot else (None, place)
+        value = str(value) if isinstance(value, PurePath) else value
         layer.put(place, value, f"flag --{key.replace('_', '-')}", section=section, key=key, current=current)
     return layer

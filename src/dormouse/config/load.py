@@ -110,7 +110,7 @@ def merge_layers(
 def read_file(path: Path) -> str:
     """Text of a settings file; unreadable or not UTF-8 is refused."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         reason = error.strerror or type(error).__name__
     except UnicodeDecodeError as error:
@@ -121,6 +121,32 @@ def read_file(path: Path) -> str:
     )
 
 
+@dataclass(frozen=True)
+class Resolved:
+    """An effective configuration, and the layer that each changed key (`section.key`) came from."""
+
+    config: RunConfig
+    origins: Mapping[str, str]
+
+
+def resolve(
+    preset: str,
+    file: Path | None = None,
+    overrides: Sequence[str] = (),
+    flags: Mapping[str, object] | None = None,
+) -> Resolved:
+    """`load_run_config` with the origin of every value that is not the schema's default."""
+    merged = merge_layers(preset, file, overrides, flags)
+    sections = {name: merged.read(name, cls) for name, cls in SECTIONS.items()}
+    merged.refuse()
+    try:
+        config = RunConfig.model_validate(sections)
+    except ConfigError as error:
+        raise ConfigError("\n".join(merged.located(line) for line in str(error).splitlines())) from None
+    used = {f"{name}.{key}" for name, table in merged.values.items() for key in table}
+    return Resolved(config, {key: origin for key, origin in merged.origins.items() if key in used})
+
+
 def load_run_config(
     preset: str,
     file: Path | None = None,
@@ -129,16 +155,10 @@ def load_run_config(
 ) -> RunConfig:
     """The effective configuration of a run: defaults < preset < `file` < `overrides` < `flags`.
 
-    `overrides` are texts `key=value` or `section.key=value`; `flags` maps keys to values, None meaning "not
-    given". Raises `ConfigError` with one line per problem.
+    `overrides` are texts `key=value` or `section.key=value`; `flags` maps keys to values (None: not given).
+    Raises `ConfigError` with one line per problem.
     """
-    merged = merge_layers(preset, file, overrides, flags)
-    sections = {name: merged.read(name, cls) for name, cls in SECTIONS.items()}
-    merged.refuse()
-    try:
-        return RunConfig.model_validate(sections)
-    except ConfigError as error:
-        raise ConfigError("\n".join(merged.located(line) for line in str(error).splitlines())) from None
+    return resolve(preset, file, overrides, flags).config
 
 
 def load_preset(name: str, overrides: Sequence[str] = ()) -> ModelConfig:

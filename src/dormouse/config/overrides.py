@@ -1,8 +1,8 @@
 """One override language for the command line, experiment arms and ladder rungs.
 
-An override is `key=value` or `section.key=value`. The value is read as TOML (`8`, `0.01`, `true`, `[2, 3, 4]`,
-`"text"`); anything that TOML cannot read is a bare word and taken as text, so that `layout=sequential` and
-`data=books/` need no quotes. `none` unsets a key that may be unset.
+An override is `key=value` or `section.key=value`. The value is read as TOML (`8`, `0.01`, `true`, `[2, 3,
+4]`, `"text"`); anything that TOML cannot read is a bare word and taken as text, so that `layout=sequential`
+and `data=books/` need no quotes. `none` unsets a key that may be unset.
 """
 
 import tomllib
@@ -21,12 +21,13 @@ class Override(NamedTuple):
 
 
 def parse_value(text: str) -> object:
-    """A TOML value, or the text itself when it is not one; dates are text too."""
+    """A TOML value, or a list of bare words in brackets, or the text itself; dates are text too."""
     word = text.strip()
     try:
         table = tomllib.loads(f"value = {word}")
     except tomllib.TOMLDecodeError:
-        return word
+        is_list = word.startswith("[") and word.endswith("]")
+        return [parse_value(item) for item in word[1:-1].split(",")] if is_list else word
     value = table["value"]
     plain = len(table) == 1 and isinstance(value, bool | int | float | str | list)
     return value if plain else word

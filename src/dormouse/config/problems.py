@@ -45,6 +45,13 @@ _KINDS = {
 }
 
 
+def _escaped(letter: str) -> str:
+    if letter in '"\\':
+        return "\\" + letter
+    hidden = ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 or 0xD800 <= ord(letter) < 0xE000
+    return f"\\u{ord(letter):04x}" if hidden else letter
+
+
 def shown(value: object) -> str:
     """A value as the user would write it in TOML (None is written `none`)."""
     if value is None:
@@ -52,7 +59,7 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return '"' + value.encode("unicode_escape").decode("ascii").replace('"', '\\"') + '"'
+        return '"' + "".join(_escaped(letter) for letter in value) + '"'
     if isinstance(value, list | tuple):
         return "[" + ", ".join(shown(item) for item in value) + "]"
     return str(value)
@@ -66,13 +73,12 @@ def complaint(error: Mapping[str, Any]) -> str:
     return _KINDS.get(error["type"], str(error["msg"]))
 
 
-def field_problem(section: str, errors: list[Mapping[str, Any]], default: object) -> str:
-    """One line about a known key; `errors` are all findings on it, `default` what would have run instead."""
-    key, value = errors[0]["loc"][0], errors[0]["input"]
+def field_problem(
+    section: str, key: str, value: object, *, errors: list[Mapping[str, Any]], default: object
+) -> str:
+    """One line about a known key: `errors` are all findings on it, `default` would have run instead."""
     if errors[0]["type"] == "missing":
-        return f"{section}.{key}: must be given; it has no default. Write {key} = ..."
-    if errors[0]["type"] == "extra_forbidden":
-        return f"{section}.{key} = {shown(value)}: no such key."
+        return f"{section}.{key}: must be given, it has no default; nothing would have run. Give a {key}."
     said = " or ".join(dict.fromkeys(complaint(error) for error in errors))
     return (
         f"{section}.{key} = {shown(value)}: {said}; ignored, {key} = {shown(default)} would have run. "

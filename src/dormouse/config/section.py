@@ -51,9 +51,8 @@ class Section(BaseModel):
         try:
             config = handler(data)
         except ValidationError as error:
-            raise ConfigError(
-                "\n".join(cls._sentences(error, (info.context or {}).get("instead", {})))
-            ) from None
+            current = cls.defaults() | (info.context or {}).get("instead", {})
+            raise ConfigError("\n".join(cls._sentences(error, data, current))) from None
         broken = [message for rule in cls.rules if (message := rule(config)) is not None]
         if broken:
             raise ConfigError("\n".join(broken))
@@ -73,20 +72,17 @@ class Section(BaseModel):
         return key in cls.model_fields and cls.model_fields[key].default is None
 
     @classmethod
-    def _sentences(cls, error: ValidationError, instead: Mapping[str, object]) -> list[str]:
-        current = cls.defaults() | dict(instead)
+    def _sentences(cls, error: ValidationError, data: Any, current: Mapping[str, object]) -> list[str]:
         lines = []
         for key, found in groupby(
             error.errors(), key=lambda item: str(item["loc"][0]) if item["loc"] else ""
         ):
-            items: list[Mapping[str, Any]] = [dict(item) for item in found]
-            if items[0]["type"] == "extra_forbidden":
-                known = {cls.section: current}
-                lines.append(
-                    unknown_key(
-                        f"{cls.section}.{key}", items[0]["input"], key=key, section=cls.section, current=known
-                    )
-                )
+            errors: list[Mapping[str, Any]] = [dict(item) for item in found]
+            value = data.get(key) if isinstance(data, Mapping) else data
+            if errors[0]["type"] == "extra_forbidden":
+                place, known = f"{cls.section}.{key}", {cls.section: current}
+                lines.append(unknown_key(place, value, key=key, section=cls.section, current=known))
             else:
-                lines.append(field_problem(cls.section, items, current.get(key)))
+                default = current.get(key)
+                lines.append(field_problem(cls.section, key, value, errors=errors, default=default))
         return lines

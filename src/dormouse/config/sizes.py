@@ -199,7 +199,7 @@ def count_parts(config: ModelConfig) -> list[Part]:
 
 
 def total_parameters(config: ModelConfig, *, built_only: bool = True) -> int:
-    """Parameters that `Dormouse(config)` instantiates; `built_only=False` adds the parts that are not built."""
+    """Parameters that `Dormouse(config)` has; `built_only=False` adds the parts that are not built."""
     return sum(part.parameters for part in count_parts(config) if part.built or not built_only)
 
 
