@@ -52,7 +52,7 @@ def generate(
     `ConfigError` at the call for a count or seed that is out of range, `DormouseError` while running if the
     model returns logits that are not numbers.
     """
-    _check(num_bytes, seed, prefill_chunk, num_rows=1)
+    check_request(num_bytes, seed, prefill_chunk=prefill_chunk)
     chooser = _Chooser(settings or SamplingSettings(), seed=seed, utf8=utf8, num_rows=1)
     columns = _columns(model, [prompt], num_bytes, chooser, prefill_chunk)
     return _whole_characters(columns, chooser)
@@ -73,7 +73,7 @@ def generate_batch(
     Equal up to the rounding of the logits, which may depend on the batch size and on the padding. Errors as
     in `generate`.
     """
-    _check(num_bytes, seed, prefill_chunk, num_rows=len(prompts))
+    check_request(num_bytes, seed, prefill_chunk=prefill_chunk, num_rows=len(prompts))
     if not prompts:
         return []
     chooser = _Chooser(settings or SamplingSettings(), seed=seed, utf8=utf8, num_rows=len(prompts))
@@ -111,8 +111,10 @@ def stepper(model: nn.Module) -> Callable[[Tensor, LoopState], tuple[Tensor, Loo
     return ByteStep(model) if fits(model) else partial(step, model)
 
 
-def _check(num_bytes: int, seed: int, prefill_chunk: int, *, num_rows: int) -> None:
-    """Refuse counts and seeds that have no meaning, before the model does any work."""
+def check_request(
+    num_bytes: int, seed: int, *, prefill_chunk: int = PREFILL_CHUNK, num_rows: int = 1
+) -> None:
+    """Refuse counts and seeds that have no meaning, before the model does any work; raises `ConfigError`."""
     if num_bytes < 0:
         raise ConfigError(
             f"bytes = {num_bytes}: a negative number of bytes would be written; "
