@@ -76,7 +76,7 @@ def show(
     rows = memory_parameters(model)
     say.print(f"{built:,} parameters, {rows:,} of them memory rows; {whole:,} with the parts not built.")
     for line in unbuilt(model):
-        say.print(f"[bold]not built:[/bold] {escape(line)}")
+        say.print(f"[bold]refused:[/bold] {escape(line)}")
     for line in inert_settings(resolved.config):
         say.print(f"[bold]note:[/bold] {escape(line)}")
 

@@ -93,10 +93,9 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     close = difflib.get_close_matches(plain, keys, n=1, cutoff=0.6)
     if close:
         return close[0]
-    inside = [
-        key for key in keys if plain in key.split("_") or plain.replace("_", "") == key.replace("_", "")
-    ]
-    return inside[0] if inside else None
+    words = plain.split("_")
+    alike = [key for key in keys if plain in key.split("_") or plain.replace("_", "") == key.replace("_", "")]
+    return next(iter(alike + [key for key in keys if key in words]), None)
 
 
 def unknown_key(

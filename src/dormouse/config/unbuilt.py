@@ -6,37 +6,36 @@ sentence, and `Dormouse(config)` and `dormouse train` refuse it. Nothing is sile
 
 from typing import TYPE_CHECKING
 
+from dormouse.config.problems import shown
+
 if TYPE_CHECKING:
     from dormouse.config.model_schema import ModelConfig
 
-_SWITCHES = {
-    "bf16": "activations are stored in fp32 only",
-    "use_gr": "gated residual: the residual rule is the learned scalar (ReZero)",
-    "use_attnres": "attention residuals: the residual rule is the learned scalar (ReZero)",
-    "use_mhc": "manifold hyper-connections: the residual rule is the learned scalar (ReZero)",
-    "use_situ": "SiTU-GLU experts: an expert is down(SiLU(up(x)))",
-    "use_msa": "sparse attention: the attention slot holds KDA or plain attention",
-    "use_mor": "mixture of recursions: every byte runs all max_iter passes",
-    "use_byteflow": "byteflow: the network is the loop over bytes",
-}
-_WEIGHTS = {
-    "jepa_weight": "latent prediction (JEPA): no predictor and no teacher exist",
-    "dspark_weight": "draft head: no draft or acceptance head exists",
-    "aux_fb_weight": "future-byte head: only the next byte is predicted",
-    "msa_distill_weight": "sparse attention's distillation loss",
+# key: (value that means off, what the mechanism is, what would run without it)
+_MECHANISMS: dict[str, tuple[object, str, str]] = {
+    "quant": ("fp32", "a number format of the spectral factors", "fp32 factors"),
+    "act_quant": ("none", "activation quantisation", "fp32 activations"),
+    "bf16": (False, "bf16 activations", "fp32 activations"),
+    "use_gr": (False, "gated residual", "the learned residual scalar"),
+    "use_attnres": (False, "attention residuals", "the learned residual scalar"),
+    "use_mhc": (False, "manifold hyper-connections", "the learned residual scalar"),
+    "use_situ": (False, "SiTU-GLU experts", "experts without a gate"),
+    "use_msa": (False, "sparse attention", "the attention slot alone"),
+    "msa_distill_weight": (0, "sparse attention's distillation loss", "the byte loss alone"),
+    "use_mor": (False, "mixture of recursions", "all max_iter passes for every byte"),
+    "jepa_weight": (0, "latent prediction (JEPA)", "the byte loss alone"),
+    "dspark_weight": (0, "the draft head", "the byte loss alone"),
+    "aux_fb_weight": (0, "the future-byte head", "the byte loss alone"),
+    "use_byteflow": (False, "byteflow", "the loop over bytes"),
 }
 
 
 def unbuilt(config: "ModelConfig") -> list[str]:
     """One sentence per mechanism that `config` asks for and this version does not build."""
-    asked = [f"{key} = true is not built: {why}." for key, why in _SWITCHES.items() if getattr(config, key)]
-    asked += [
-        f"{key} = {getattr(config, key)} is not built: {why}."
-        for key, why in _WEIGHTS.items()
-        if getattr(config, key)
+    return [
+        f"model.{key} = {shown(getattr(config, key))}: {what} is not built in this version; {instead} would "
+        f"have "
+        f"run. Set {key} = {shown(off)}."
+        for key, (off, what, instead) in _MECHANISMS.items()
+        if getattr(config, key) != off
     ]
-    if config.quant != "fp32":
-        asked.append(f'quant = "{config.quant}" is not built: spectral factors are fp32 in the forward pass.')
-    if config.act_quant != "none":
-        asked.append(f'act_quant = "{config.act_quant}" is not built: activations are not quantised.')
-    return asked
