@@ -128,7 +128,7 @@ def read_verses(root: Path) -> list[tuple[str, str, str, str]]:
 
 
 def scripture(verses: list[tuple[str, str, str, str]]) -> str:
-    """One verse a line with its number; a heading such as `Rom 1` between empty lines where a chapter begins."""
+    """One verse a line with its number; a heading such as `Rom 1` where a chapter begins."""
     parts, last = [], None
     for book, chapter, verse, text in verses:
         if (book, chapter) != last:
