@@ -11,8 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+from dormouse.config.load import load_preset
 from dormouse.errors import ConfigError, DormouseError
-from dormouse.model.generate import EMPTY_PROMPT_CONTEXT, generate, generate_batch, prefill, step
+from dormouse.model.decode import ByteStep
+from dormouse.model.generate import EMPTY_PROMPT_CONTEXT, generate, generate_batch, prefill, step, stepper
+from dormouse.model.lm import Dormouse
 from dormouse.model.sampling import SamplingSettings
 
 GREEDY = SamplingSettings(temperature=0.0)
@@ -46,6 +49,28 @@ class Automaton(nn.Module):
             hidden = (hidden * 31_337 + ids[:, t] + 1) % PRIME
             rows.append(hidden)
         return StubOutput(self.table[torch.stack(rows, 1) % 1009], hidden)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Products this small only wait for a second thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def dormouse():
+    """A narrow preset tiny with four passes, and no part left at zero."""
+    narrow = ["d_model=32", "n_heads=2", "head_dim=16", "d_ffn=48", "rank=8", "engram_rows=256"]
+    ranks = ["kda_decay_rank=8", "kda_gate_rank=8", "max_iter=4"]
+    torch.manual_seed(0)
+    model = Dormouse(load_preset("tiny", narrow + ranks)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
 
 
 def greedy_by_hand(model, prompt, count):
@@ -190,3 +215,65 @@ def test_prefill_and_steps_give_the_logits_of_the_whole_window():
         logits, state = step(model, ids[:, t], state)
         assert torch.equal(logits, whole.logits[:, t])
     assert torch.equal(state, whole.state)
+
+
+def assert_same_state(got, wanted):
+    assert torch.equal(got.history, wanted.history)
+    assert torch.equal(got.age, wanted.age)
+    assert got.position == wanted.position
+    for mine, theirs in zip(got.passes, wanted.passes, strict=True):
+        torch.testing.assert_close(mine.memory, theirs.memory, rtol=0, atol=1e-4)
+        torch.testing.assert_close(mine.conv_tail, theirs.conv_tail, rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def test_seventy_bytes_at_once_in_two_chunks_and_one_by_one_agree_in_logits_and_state(dormouse):
+    ids = torch.randint(256, (1, 70), generator=torch.Generator().manual_seed(1))
+    whole = dormouse(ids)
+    first = dormouse(ids[:, :33])
+    second = dormouse(ids[:, 33:], state=first.state)
+    chunks = torch.cat([first.logits, second.logits], 1)
+    torch.testing.assert_close(chunks, whole.logits, rtol=0, atol=1e-4)
+    assert_same_state(second.state, whole.state)
+    for advance in (lambda byte, state: step(dormouse, byte, state), ByteStep(dormouse)):
+        state = dormouse.initial_state(1)
+        for t in range(70):
+            logits, state = advance(ids[:, t], state)
+            torch.testing.assert_close(logits, whole.logits[:, t], rtol=0, atol=1e-4)
+        assert_same_state(state, whole.state)
+
+
+@torch.no_grad()
+def test_the_carried_state_has_one_memory_for_each_pass(dormouse):
+    _, state = prefill(dormouse, torch.arange(70)[None])
+    memories = [mixer.memory for mixer in state.passes]
+    assert len(memories) == 4
+    for i in range(4):
+        for j in range(i):
+            assert (memories[i] - memories[j]).abs().max() > 1e-2
+
+
+def test_the_model_is_stepped_by_its_fast_form_and_a_stranger_by_its_forward(dormouse):
+    assert isinstance(stepper(dormouse), ByteStep)
+    assert not isinstance(stepper(Automaton()), ByteStep)
+
+
+@pytest.mark.parametrize(
+    "prompt", [b"", b"x", b"\x00", b"It is a truth", bytes(range(256)) * 2 + b"a" * 100], ids=len
+)
+def test_the_model_writes_what_reading_everything_again_would(dormouse, prompt):
+    with torch.no_grad():
+        wanted = greedy_by_hand(dormouse, prompt or EMPTY_PROMPT_CONTEXT, 12)
+    assert written(dormouse, prompt, 12, settings=GREEDY, prefill_chunk=100) == wanted
+
+
+def test_rows_of_a_batch_do_not_see_their_padding(dormouse):
+    prompts = [b"a long prompt that pads the others", b"ab", b"", b"a"]
+    rows = generate_batch(dormouse, prompts, 12, settings=GREEDY, prefill_chunk=9)
+    assert rows == [written(dormouse, prompt, 12, settings=GREEDY) for prompt in prompts]
+
+
+def test_the_length_of_the_carried_state_does_not_grow_with_the_text(dormouse):
+    _, short = prefill(dormouse, torch.zeros(1, 5, dtype=torch.int64))
+    _, long = prefill(dormouse, torch.zeros(1, 700, dtype=torch.int64))
+    assert short.nbytes() == long.nbytes()
