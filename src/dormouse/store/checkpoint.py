@@ -36,6 +36,7 @@ def save(root: Path, step: int, state: Mapping[str, object], manifest_extra: Map
     """Write `state` (nested mappings of tensors and JSON values) as `root/step_N`; returns that folder.
 
     `manifest_extra` goes into the manifest as it is; a key `bpb` makes the checkpoint a candidate for `best`.
+    `content` in it is a digest of each top-level part, by which two runs are compared without loading them.
     Raises `TrainingHalted`, writing nothing, when a tensor holds a non-finite number.
     """
     tensors, description = tree.flatten(dict(state))
@@ -50,7 +51,11 @@ def save(root: Path, step: int, state: Mapping[str, object], manifest_extra: Map
     files = {
         path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in _content(temporary)
     }
-    write_json(temporary / _MANIFEST, {"schema": 1, "step": step, **manifest_extra, "files": files})
+    content = {name: tree.digest(part) for name, part in state.items()}
+    write_json(
+        temporary / _MANIFEST,
+        {"schema": 1, "step": step, **manifest_extra, "content": content, "files": files},
+    )
     for path in _content(temporary):
         sync_file(path)
     sync_folder(temporary)

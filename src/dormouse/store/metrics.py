@@ -30,8 +30,8 @@ class MetricsWriter:
         _cut_torn_line(path)
         self._file = path.open("a", encoding="utf-8")
 
-    def write(self, kind: str, step: int, values: Mapping[str, object]) -> None:
-        """Append one row; `values` may hold numbers, strings, lists and mappings of them."""
+    def write(self, kind: str, step: int, values: Mapping[str, object]) -> dict:
+        """Append one row and return it; `values` may hold numbers, strings, lists and mappings of them."""
         texts: dict[str, str] = {}
         clean = {key: value for key, value in values.items() if not _take_non_finite(key, value, texts)}
         if texts:
@@ -40,6 +40,7 @@ class MetricsWriter:
         row = {"schema": SCHEMA, "kind": kind, "step": step, **clean}
         self._file.write(json.dumps(row, allow_nan=False) + "\n")
         self._file.flush()
+        return row
 
     def sync(self) -> None:
         """Force what was written to disk (before a checkpoint that relies on it)."""

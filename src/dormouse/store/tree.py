@@ -5,6 +5,9 @@ JSON, so that no Python object has to be unpickled and a state can be inspected 
 their type: an optimiser's integer keys come back as integers.
 """
 
+import hashlib
+import json
+
 import torch
 from torch import Tensor
 
@@ -43,6 +46,15 @@ def unflatten(description: object, tensors: dict[str, Tensor]) -> object:
     if "tuple" in description:
         return tuple(unflatten(item, tensors) for item in description["tuple"])
     return {key: unflatten(item, tensors) for key, item in description["dict"]}
+
+
+def digest(tree: object) -> str:
+    """SHA-256 of a tree's tensors (name, dtype, shape, bytes) and values: equal digests, equal bits."""
+    tensors, description = flatten(tree)
+    found = hashlib.sha256(json.dumps(description).encode())
+    for tensor in tensors.values():
+        found.update(tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def _describe(node: object, name: str, tensors: dict[str, Tensor]) -> object:

@@ -1,0 +1,78 @@
+"""A trained run, ready to use: its model and its configuration."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dormouse.config.schema import ModelConfig, RunConfig
+from dormouse.errors import CheckpointError
+from dormouse.model.lm import Dormouse
+from dormouse.store.checkpoint import Report, best, latest, load, manifest, steps
+from dormouse.store.rundir import RunDir
+from dormouse.train.resume import saved_config
+from dormouse.train.state import load_weights
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """Unpacks as `model, config = load_run(path)`."""
+
+    model: Dormouse
+    """In evaluation mode, on the CPU."""
+    config: RunConfig
+    step: int
+    checkpoint: str
+    """Name of the checkpoint folder."""
+    bpb: float | None
+    """Held-out score the run gave this checkpoint, if it gave one."""
+    record: dict
+    """Content of run.json."""
+
+    def __iter__(self) -> Iterator[object]:
+        return iter((self.model, self.config))
+
+
+def load_run(path: str | Path, *, checkpoint: str = "best") -> LoadedRun:
+    """Load a run directory.
+
+    `checkpoint` is best (lowest held-out BPB, or the newest if none was scored), latest, or a step number.
+    The global random generators are left as they were. Raises `RunDirError` if there is no run,
+    `CheckpointError` if there is no such complete checkpoint.
+    """
+    directory = RunDir.open(Path(path))
+    config = saved_config(directory)
+    folder = find_checkpoint(directory, checkpoint)
+    model, details = load_model(config.model, folder), manifest(folder)
+    return LoadedRun(model, config, details["step"], folder.name, details.get("bpb"), directory.read_run())
+
+
+def load_model(config: ModelConfig, folder: Path) -> Dormouse:
+    """The model of a checkpoint folder, in evaluation mode on the CPU; no generator is touched."""
+    weights = load(folder)["model"]
+    with torch.random.fork_rng(devices=[]):
+        model = Dormouse(config)
+    load_weights(model, weights)
+    return model.eval()
+
+
+def find_checkpoint(directory: RunDir, wanted: str, *, report: Report | None = None) -> Path:
+    """Folder of a complete checkpoint: best, latest, or a step number; damaged ones go to `report`."""
+    root = directory.checkpoints
+    if wanted in ("best", "latest"):
+        found = best(root, report=report) if wanted == "best" else None
+        found = found or latest(root, report=report)
+        if found is None:
+            raise CheckpointError(
+                f"{directory.path} has no complete checkpoint yet. Let it train to its first save, or resume "
+                f"it: "
+                f"dormouse resume {directory.path}"
+            )
+        return found
+    if wanted.isdigit() and int(wanted) in steps(root):
+        return root / f"step_{int(wanted)}"
+    raise CheckpointError(
+        f"checkpoint = {wanted}: the run has none of that name; it has best, latest, and the steps "
+        f"{', '.join(map(str, steps(root))) or '(none)'}."
+    )

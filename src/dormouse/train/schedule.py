@@ -1,0 +1,68 @@
+"""The learning rate over a run: warm-up, stable, linear decay; by steps or by minutes.
+
+The rate is a pure function of (step, total), written as a factor of each group's peak rate. It rises linearly
+over `warmup_steps`, stays at 1, and falls linearly over the last `decay_fraction` of the run to
+`final_lr_fraction`. The warm-up is never shortened: in a run that ends before it does, the rate only rises.
+
+A time budget has no total at first. The rate stays at 1 until 1 - decay_fraction of the minutes has passed;
+the step s at which that is noticed fixes the total to round(s / (1 - decay_fraction)), and from there on the
+run is counted in steps. As |total * (1 - decay_fraction) - s| < 1/2, the decay of a run of that many steps
+begins at exactly the same s: `--steps total` is the same run to the bit.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from dormouse.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dormouse.config.schema import TrainConfig
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Warm-up, stable, decay."""
+
+    warmup_steps: int
+    decay_fraction: float
+    final_lr_fraction: float
+    minutes: float | None = None
+
+    @classmethod
+    def from_config(cls, train: "TrainConfig") -> Self:
+        """The schedule of a run; raises `ConfigError` for a time budget without a constant part."""
+        if train.minutes is not None and train.decay_fraction >= 1:
+            raise ConfigError(
+                f"train.decay_fraction = {train.decay_fraction} with train.minutes = {train.minutes}: the "
+                f"length in "
+                "steps is measured while the rate is constant, and no such part would have run. Set "
+                "decay_fraction "
+                "below 1, or give --steps."
+            )
+        return cls(train.warmup_steps, train.decay_fraction, train.final_lr_fraction, train.minutes)
+
+    def decay_start(self, total: int) -> int:
+        """First step (counted from 0) whose rate is below the peak, the warm-up aside."""
+        return round(total * (1 - self.decay_fraction))
+
+    def scale(self, step: int, total: int | None) -> float:
+        """Factor on the peak rate at `step` (from 0) of `total` steps (None: not known yet)."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        if total is None:
+            return 1.0
+        start = max(self.decay_start(total), self.warmup_steps)
+        if step < start:
+            return 1.0
+        done = min((step - start + 1) / max(total - start, 1), 1.0)
+        return 1.0 - (1.0 - self.final_lr_fraction) * done
+
+    def total_from(self, step: int) -> int:
+        """Length of a run whose decay begins at `step` >= 1."""
+        return max(round(step / (1 - self.decay_fraction)), step)
+
+    def is_time_to_decide(self, step: int, elapsed_seconds: float) -> bool:
+        """True once the constant part of a time budget has passed (at least one step must be done)."""
+        if self.minutes is None or step < 1:
+            return False
+        return elapsed_seconds >= (1 - self.decay_fraction) * self.minutes * 60

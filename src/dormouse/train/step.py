@@ -1,0 +1,172 @@
+"""One optimiser step: forward and backward over a window of micro-batches, clip, firewall, update, retract.
+
+The loss of a window is the sum of cross-entropies over all its micro-batches divided by the number of scored
+bytes of all of them, so a byte weighs the same in whichever micro-batch it stands (a mean of means would
+favour short ones). Auxiliary terms are means over positions; each micro-batch's term is weighted by its share
+of the window's positions, so splitting a batch leaves their gradient as it was. `ce` and `aux` stay apart in
+everything that is logged.
+
+A window without a scored byte has loss 0 and gradient 0, and changes nothing at all.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dormouse.data.batch import Batch
+from dormouse.instruments.utilization import add_counts
+from dormouse.model.records import LoopOutput
+from dormouse.ops.balance import switch_term
+from dormouse.train.firewall import clip, global_norm, is_finite
+from dormouse.train.state import TrainState
+
+if TYPE_CHECKING:
+    from dormouse.config.schema import RunConfig
+
+_IGNORED = -100
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """What a step reads of the configuration, and the two places where it calls back."""
+
+    grad_clip: float
+    moe_lb_coef: float = 0.0
+    deep_supervision: float = 0.0
+    retract_every: int = 0
+    retract: Callable[[nn.Module], object] = lambda model: None
+    """Makes the model's spectral factors orthonormal again."""
+    gradient_hook: Callable[[int, nn.Module], None] | None = None
+    """Called with (step, model) between backward and clipping; tests change gradients there."""
+
+    @classmethod
+    def from_config(cls, config: "RunConfig", retract: Callable[[nn.Module], object]) -> "StepSettings":
+        """The settings of a run."""
+        return cls(
+            grad_clip=config.train.grad_clip,
+            moe_lb_coef=config.model.moe_lb_coef,
+            deep_supervision=config.model.deep_supervision,
+            retract_every=config.train.retract_every,
+            retract=retract,
+        )
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step did; the tensors are detached scalars on the device."""
+
+    nats: Tensor
+    """Sum of cross-entropies over the scored bytes."""
+    aux: Tensor
+    """Auxiliary terms, coefficient included."""
+    scored: int
+    """Bytes whose prediction counted."""
+    grad_norm: Tensor
+    """Global norm before clipping, as it is."""
+    skipped: bool
+    """True when loss or norm was not finite, so that nothing was changed."""
+
+    @property
+    def ce(self) -> Tensor:
+        """Nats per scored byte; 0 when there is none."""
+        return self.nats / max(self.scored, 1)
+
+    @property
+    def total(self) -> Tensor:
+        """The number that was differentiated."""
+        return self.ce + self.aux
+
+
+def train_step(
+    state: TrainState, batches: Sequence[Batch], *, lr_scale: float, settings: StepSettings
+) -> StepResult:
+    """Train on one window of micro-batches (any number of them, of any sizes) and count it in `state`."""
+    step = state.progress.step
+    state.optimizer.zero_grad()
+    nats, aux, scored = forward_backward(state, batches, settings)
+    if settings.gradient_hook is not None:
+        settings.gradient_hook(step, state.model)
+    gradients = _gradients(state.model)
+    norm = global_norm(gradients).to(state.device)
+    finite = is_finite(nats, aux, norm)
+    skipped = not state.firewall.admit(finite)
+    if scored and not skipped:
+        clip(gradients, norm, settings.grad_clip)
+        state.optimizer.step(lr_scale)
+        if settings.retract_every and (step + 1) % settings.retract_every == 0:
+            settings.retract(state.model)
+    state.tally.add(nats=nats, aux=aux, scored=scored, norm=norm, finite=finite)
+    state.progress.step += 1
+    state.progress.trained_bytes += scored
+    state.progress.empty_steps += scored == 0
+    return StepResult(nats, aux, scored, norm, skipped)
+
+
+def forward_backward(
+    state: TrainState, batches: Sequence[Batch], settings: StepSettings
+) -> tuple[Tensor, Tensor, int]:
+    """Leave the window's gradient in the model; returns (sum of nats, auxiliary term, scored bytes)."""
+    scored = sum(int(batch.mask.sum()) for batch in batches)
+    positions = sum(batch.inputs.numel() for batch in batches)
+    nats = torch.zeros((), device=state.device)
+    aux = torch.zeros((), device=state.device)
+    if scored == 0:
+        return nats, aux, 0
+    for batch in batches:
+        out = _forward(state, batch)
+        part = _cross_entropy(out.logits, batch, state.device)
+        share = batch.inputs.numel() / positions
+        extra = (
+            _balance(out, settings, state.device) * share + _deep(out, batch, settings, state.device) / scored
+        )
+        (part / scored + extra).backward()
+        nats, aux = nats + part.detach(), aux + extra.detach()
+        if out.routing is not None and out.routing.ids is not None:
+            add_counts(state.tally.counts, out.routing.ids)
+    return nats, aux, scored
+
+
+def _forward(state: TrainState, batch: Batch) -> LoopOutput:
+    bounds = None if batch.bounds is None else batch.bounds.to(state.device, non_blocking=True)
+    return state.model(batch.inputs.to(state.device, non_blocking=True), bounds=bounds)
+
+
+def _cross_entropy(logits: Tensor, batch: Batch, device: torch.device) -> Tensor:
+    """Sum of nats over the scored bytes of one micro-batch; 0 with zero gradient when there is none."""
+    targets = batch.targets.masked_fill(~batch.mask, _IGNORED).to(device, non_blocking=True)
+    return functional.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), ignore_index=_IGNORED, reduction="sum"
+    )
+
+
+def _balance(out: LoopOutput, settings: StepSettings, device: torch.device) -> Tensor:
+    """Weighted balance term, a mean over all positions: context that is not scored loads the experts too."""
+    routing = out.routing
+    if settings.moe_lb_coef <= 0 or routing is None or routing.ids is None:
+        return torch.zeros((), device=device)
+    return settings.moe_lb_coef * switch_term(routing.probs, routing.ids)
+
+
+def _deep(out: LoopOutput, batch: Batch, settings: StepSettings, device: torch.device) -> Tensor:
+    """Weighted mean over the passes of their summed cross-entropies, every pass through the one readout."""
+    if settings.deep_supervision <= 0 or not out.pass_logits:
+        return torch.zeros((), device=device)
+    passes = [_cross_entropy(logits, batch, device) for logits in out.pass_logits]
+    return settings.deep_supervision * torch.stack(passes).mean()
+
+
+def _gradients(model: nn.Module) -> list[Tensor]:
+    """All gradients there are; sparse ones are coalesced in place."""
+    found = []
+    for parameter in model.parameters():
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        if gradient.is_sparse and not gradient.is_coalesced():
+            gradient = parameter.grad = gradient.coalesce()
+        found.append(gradient)
+    return found
