@@ -147,8 +147,7 @@ def _ranked(logits: Tensor, settings: SamplingSettings) -> tuple[Tensor, Tensor]
     if settings.top_k:
         weights[..., settings.top_k :] = 0
     if settings.top_p < 1:
+        # Nothing stands before the most likely byte, which weighs 1: it stays for every p above 0.
         before = weights.cumsum(-1) - weights
-        keep = before < settings.top_p * weights.sum(-1, keepdim=True)
-        keep[..., 0] = True
-        weights = weights * keep
+        weights = weights * (before < settings.top_p * weights.sum(-1, keepdim=True))
     return order, weights

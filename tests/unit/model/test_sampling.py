@@ -90,6 +90,11 @@ def test_the_ends_of_the_uniform_range_give_symbols_with_probability(uniform):
     assert got == (2 if uniform == 0.0 else 0)
 
 
+def test_a_uniform_number_on_the_edge_between_two_symbols_belongs_to_the_second():
+    halves = [pick(torch.zeros(2), SamplingSettings(temperature=1.0), torch.tensor(u)) for u in (0.0, 0.5)]
+    assert [int(symbol) for symbol in halves] == [0, 1]
+
+
 def test_ties_go_to_the_lowest_byte_in_the_greedy_choice_and_at_both_edges():
     logits = torch.zeros(256)
     logits[[9, 70, 200]] = 5.0
