@@ -1,4 +1,4 @@
-"""The script that rebuilds the corpus: its rules on small examples (the real packages are not needed here)."""
+"""The script that rebuilds the corpus: its rules on small examples, without the packages."""
 
 import importlib.util
 import struct

@@ -98,6 +98,15 @@ def test_context_plus_one_bytes_are_exactly_one_window():
         TrainStream(data[:8], seq_len=8, batch_size=1, seed=0)
 
 
+@pytest.mark.parametrize(("size", "windows"), [(9, 1), (16, 1), (17, 2), (24, 2), (25, 3)])
+def test_a_window_needs_the_byte_after_its_inputs(size, windows):
+    stream = TrainStream(np.arange(size, dtype=np.uint8), seq_len=8, batch_size=windows, seed=0)
+    assert stream.n_windows == windows
+    batch = stream.batch(0)
+    assert sorted(batch.inputs.flatten().tolist()) == list(range(8 * windows))
+    assert sorted(batch.targets.flatten().tolist()) == list(range(1, 8 * windows + 1))
+
+
 def test_the_bytes_of_a_file_are_the_numbers_the_model_sees():
     raw = bytes([0xEF, 0xBB, 0xBF, 0x61, 0x0D, 0x0A, 0x62, 0x00, 0xFF])
     batch = TrainStream(np.frombuffer(raw, dtype=np.uint8), seq_len=8, batch_size=1, seed=0).batch(0)

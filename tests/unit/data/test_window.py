@@ -73,6 +73,12 @@ def test_two_bytes_are_the_least():
             EvalWindow(ELEVEN[:size])
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 11])
+def test_the_length_is_the_number_of_batches(batch_size):
+    window = EvalWindow(ELEVEN, batches=None, batch_size=batch_size, seq_len=4)
+    assert len(window) == len(list(window)) == math.ceil(3 / batch_size)
+
+
 def test_iterating_twice_gives_the_same_batches():
     window = EvalWindow(ELEVEN, batches=None, batch_size=2, seq_len=4)
     for one, other in zip(window, window, strict=True):
