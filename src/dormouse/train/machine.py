@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import rich.style  # noqa: F401 - draws from python's generator when imported, so before anything is seeded
 import torch
 
 from dormouse.errors import ConfigError
