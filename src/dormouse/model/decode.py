@@ -50,9 +50,7 @@ class _Shared:
     """What all passes over one byte share."""
 
     control_h0: Tensor  # [B, 3 + E], the controller's half that reads h0
-    taps: (
-        Tensor | None
-    )  # [B, width, 3 H K], convolution taps, zero where they would reach into another document
+    taps: Tensor | None  # [B, width, 3 H K], zero where the convolution would reach into another document
     key: Tensor | None  # [B, d], n-gram key
     value: Tensor | None  # [B, d], n-gram value
 
@@ -63,18 +61,24 @@ class ByteStep:
     @torch.inference_mode()
     def __init__(self, model: Dormouse) -> None:
         """Prepare the weights of a model that `fits`."""
-        self.model, self.loop = model, model.loop
-        self.d = model.embedding.embedding_dim
-        controller = self.loop.controller
+        loop, controller = model.loop, model.loop.controller
+        self.embedding, self.read_out = model.embedding.weight, model.read_out
+        self.d = self.embedding.shape[1]
         used = controller.weight[: N_GATES + controller.n_experts]
         self.control_c, self.control_h0 = used[:, : self.d].contiguous(), used[:, self.d :].contiguous()
-        self.mixer = None if self.loop.mixer is None else _KdaStep(cast(KdaMixer, self.loop.mixer))
-        self.experts = _ExpertStep(self.loop.experts)
+        self.control_normed, self.gate_scale = controller.eps is not None, controller.gate_scale
+        self.eps, self.norm, self.rho = loop.norm.eps, loop.norm.weight, loop.rho
+        self.expert_norm = None if loop.expert_norm is None else loop.expert_norm.weight
+        self.iter_embed = loop.iter_embed.unbind(0)
+        self.mixer = None if loop.mixer is None else _KdaStep(cast(KdaMixer, loop.mixer))
+        self.engram = loop.engram
+        self.dense_half = None if loop.engram is None else loop.engram.dense_half
+        self.experts = _ExpertStep(loop.experts)
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, state: LoopState) -> tuple[Tensor, LoopState]:
         """Read bytes ids int64 [B]; returns fp32 logits [B, 256] for the next one and the new state."""
-        h0 = self.model.embedding(ids)
+        h0 = F.embedding(ids, self.embedding)
         shared = self._share(ids, h0, state)
         h, total, mixers = h0, torch.zeros_like(h0), []
         for i, mixer in enumerate(state.passes):
@@ -83,12 +87,12 @@ class ByteStep:
             mixers.append(mixer)
         history = torch.cat([state.history, ids[:, None]], 1)[:, 1:]
         carried = LoopState(tuple(mixers), history, state.age + 1, state.position + 1)
-        return self.model.read_out(total / len(mixers)), carried
+        return self.read_out(total / len(mixers)), carried
 
     def _share(self, ids: Tensor, h0: Tensor, state: LoopState) -> _Shared:
-        engram, key, value = self.loop.engram, None, None
-        if engram is not None:
-            memory = engram.look_up(ids[:, None], state.history, state.age[:, None])
+        key, value = None, None
+        if self.engram is not None:
+            memory = self.engram.look_up(ids[:, None], state.history, state.age[:, None])
             key, value = memory.key[:, 0], memory.value[:, 0]
         return _Shared(
             control_h0=F.linear(self._control(h0, self._unit(h0, _mean_square(h0))), self.control_h0),
@@ -99,35 +103,34 @@ class ByteStep:
 
     def _pass(self, i: int, h: Tensor, shared: _Shared, state: MixerState) -> tuple[Tensor, MixerState]:
         """One pass through the block; `LoopBlock._pass` at one position."""
-        loop, scale = self.loop, self.loop.controller.gate_scale
-        c = h + loop.iter_embed[i]
+        c = h + self.iter_embed[i]
         power = _mean_square(c)
         unit = self._unit(c, power)
-        x = unit * loop.norm.weight
+        x = unit * self.norm
         control = F.linear(self._control(c, unit), self.control_c) + shared.control_h0
         w_attn, w_mem, w_ffn = control[:, :N_GATES].sigmoid().split(1, -1)
         y = None
         if self.mixer is not None:
             y, state = self.mixer(x, state, shared.taps)
-            y = y * (w_attn * scale)
-        if loop.engram is not None:
-            read = self._read_memory(loop.engram, c, power, x, w_mem, shared)
+            y = y * (w_attn * self.gate_scale)
+        if self.engram is not None:
+            read = self._read_memory(self.engram, c, power, x, w_mem, shared)
             y = read if y is None else y + read
-        if loop.expert_norm is not None:
-            c = c if y is None else torch.addcmul(c, y, loop.rho)
+        if self.expert_norm is not None:
+            c = c if y is None else torch.addcmul(c, y, self.rho)
             unit, y = self._unit(c, _mean_square(c)), None
-            x = unit * loop.expert_norm.weight
+            x = unit * self.expert_norm
             control = F.linear(self._control(c, unit), self.control_c) + shared.control_h0
-        ffn = self.experts(x, control[:, N_GATES:]) * (w_ffn * scale)
-        return torch.addcmul(c, ffn if y is None else y + ffn, loop.rho), state
+        ffn = self.experts(x, control[:, N_GATES:]) * (w_ffn * self.gate_scale)
+        return torch.addcmul(c, ffn if y is None else y + ffn, self.rho), state
 
     def _unit(self, c: Tensor, power: Tensor) -> Tensor:
         """c [B, d] over its root mean square: RMSNorm before its weight."""
-        return c * (power + self.loop.norm.eps).rsqrt()
+        return c * (power + self.eps).rsqrt()
 
     def _control(self, c: Tensor, unit: Tensor) -> Tensor:
         """What the controller reads of a context and its norm."""
-        return c if self.loop.controller.eps is None else unit
+        return unit if self.control_normed else c
 
     def _read_memory(
         self, engram: Engram, c: Tensor, power: Tensor, x: Tensor, w_mem: Tensor, shared: _Shared
@@ -139,7 +142,7 @@ class ByteStep:
         gate = (agreement.sign() * agreement.abs().clamp(min=1e-6).sqrt()).sigmoid()
         lam = w_mem.clamp(max=engram.lam_max)
         read = (lam * gate) * shared.value
-        return read if engram.dense_half is None else read + (1 - lam) * engram.dense_half(x)
+        return read if self.dense_half is None else read + (1 - lam) * self.dense_half(x)
 
 
 class _KdaStep:
@@ -147,9 +150,11 @@ class _KdaStep:
 
     def __init__(self, mixer: KdaMixer) -> None:
         weights = mixer.prepare()
-        self.mixer, self.w_in = mixer, weights.w_in
-        self.decay_rate = weights.decay_rate
-        H, K = mixer.heads, mixer.head_dim
+        self.w_in, self.decay_rate = weights.w_in, weights.decay_rate
+        self.decay_up, self.dt_bias = mixer.decay_up.weight, mixer.dt_bias
+        self.gate_up = None if mixer.gate_up is None else mixer.gate_up.weight
+        self.out, self.out_norm = mixer.out.weight, mixer.out_norm
+        self.heads, self.head_dim = H, K = mixer.heads, mixer.head_dim
         self.widths = [3 * H * K, mixer.decay_down.out_features, H, mixer.gate.out_features]
         self.taps = None if mixer.conv is None else mixer.conv.flip(0)  # oldest first
 
@@ -162,7 +167,7 @@ class _KdaStep:
 
     def __call__(self, x: Tensor, state: MixerState, taps: Tensor | None) -> tuple[Tensor, MixerState]:
         """x [B, d] to [B, d], with the state after it."""
-        m, B, H, K = self.mixer, len(x), self.mixer.heads, self.mixer.head_dim
+        B, H, K = len(x), self.heads, self.head_dim
         qkv, decay, beta, gate = F.linear(x, self.w_in).split(self.widths, -1)
         tail = None
         if taps is not None and state.conv_tail is not None:
@@ -171,20 +176,20 @@ class _KdaStep:
         heads = F.silu(qkv).view(B, 3, H, K)
         qk, v = heads[:, :2], heads[:, 2]
         qk = qk * (qk.square().sum(-1, keepdim=True) + _UNIT_EPS).rsqrt()
-        g = self.decay_rate * F.softplus(m.decay_up(decay) + m.dt_bias).view(B, H, K)
+        g = self.decay_rate * F.softplus(F.linear(decay, self.decay_up) + self.dt_bias).view(B, H, K)
         assert state.memory is not None
         o, memory = _delta_step(qk, v, g.exp(), beta.sigmoid(), state.memory)
-        o = o * (_mean_square(o) + HEAD_EPS).rsqrt() * m.out_norm
-        gate = gate if m.gate_up is None else m.gate_up(gate)
-        return m.out(o.reshape(B, H * K) * gate.sigmoid()), MixerState(memory, tail)
+        o = o * (_mean_square(o) + HEAD_EPS).rsqrt() * self.out_norm
+        gate = gate if self.gate_up is None else F.linear(gate, self.gate_up)
+        return F.linear(o.reshape(B, H * K) * gate.sigmoid(), self.out), MixerState(memory, tail)
 
 
 def _delta_step(qk: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """One token of the gated delta rule.
 
-    qk [B, 2, H, K] unit queries and keys, v [B, H, V], decay [B, H, K] as a factor, beta [B, H], state [B, H,
-    K, V]. Reading after the write is reading before it plus (q . k) times the error. Returns [B, H, V] and
-    the new state.
+    qk [B, 2, H, K] unit queries and keys, v [B, H, V], decay [B, H, K] as a factor, beta [B, H],
+    state [B, H, K, V]. Reading after the write is reading before it plus (q . k) times the error.
+    Returns [B, H, V] and the new state.
     """
     S = state * decay.unsqueeze(-1)
     reads = qk.transpose(1, 2) @ S

@@ -19,6 +19,7 @@ from dormouse.ops.ngram import ngram_rows
 from dormouse.ops.norm import rms_norm
 
 _EPS = 1e-5
+_ROW_STD = 0.02  # an n-gram that was never seen reads as nearly nothing
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Engram(nn.Module):
         d, self.orders, self.hash_name = config.d_model, list(config.engram_orders), config.engram_hash
         self.n_rows, self.lam_max = 1 << (config.engram_rows - 1).bit_length(), config.engram_lam_max
         width = len(self.orders) * config.engram_dim
-        table = torch.randn(len(self.orders) * self.n_rows, config.engram_dim)
+        table = torch.randn(len(self.orders) * self.n_rows, config.engram_dim) * _ROW_STD
         self.table = set_role(nn.Parameter(table), Role.TABLE)
         self.key = dense(width, d)
         self.value = dense(width, d)

@@ -15,7 +15,7 @@ class Role(StrEnum):
     MATRIX = "matrix"  # dense weight [out, in]: Muon
     HEADS = "heads"  # dense weight [heads * head_dim, in]: Muon head by head
     FACTOR = "factor"  # stack of orthonormal factors [..., m, r]: Muon without decay, retracted
-    TABLE = "table"  # rows that few tokens touch: row-wise Adam without decay
+    TABLE = "table"  # rows that few tokens touch: row-wise Adagrad without decay
     EMBEDDING = "embedding"  # byte embedding and readout head: AdamW without decay
     CONTROL = "control"  # controller: AdamW
     VECTOR = "vector"  # gains, biases, singular values: AdamW without decay

@@ -17,7 +17,8 @@ from dormouse.train.load import find_checkpoint, load_model
 from dormouse.train.progress import Display
 from dormouse.train.run import Run
 
-_SAMPLE_BYTES = 400
+SAMPLE_BYTES = 400
+"""Length of the sample a completed run writes."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,13 @@ class Result:
     """Text the best checkpoint wrote (also in samples/)."""
 
 
-def finish(run: Run, display: Display) -> Result:
-    """Write weights.safetensors, samples/ and the result; returns the result."""
+def finish(run: Run, display: Display, *, sample_bytes: int = SAMPLE_BYTES) -> Result:
+    """Write weights.safetensors, a sample of `sample_bytes` (0: none) and the result; returns the result."""
     path = find_checkpoint(run.directory, "best", report=display.say)
     details = checkpoint.manifest(path)
     model = load_model(run.config.model, path)
     _write_weights(model.state_dict(), run.directory.weights, run, details["step"])
-    sample = _write_sample(model, run.directory.samples, details["step"], run.config.train.seed)
+    sample = _write_sample(model, run, details["step"], sample_bytes)
     result = Result(
         step=details["step"],
         checkpoint=path.name,
@@ -79,9 +80,11 @@ def _write_weights(weights: dict, path: Path, run: Run, step: int) -> None:
     sync_folder(path.parent)
 
 
-def _write_sample(model: Dormouse, folder: Path, step: int, seed: int) -> str:
-    """A continuation of nothing, seeded by the run; returns it with undecodable bytes replaced."""
-    text = b"".join(generate(model, b"", _SAMPLE_BYTES, seed=seed))
-    folder.mkdir(exist_ok=True)
-    write_atomic(folder / f"step_{step}.txt", text)
+def _write_sample(model: Dormouse, run: Run, step: int, number: int) -> str:
+    """What the model writes after nothing, seeded by the run; returned with undecodable bytes replaced."""
+    if number == 0:
+        return ""
+    text = b"".join(generate(model, b"", number, seed=run.config.train.seed))
+    run.directory.samples.mkdir(exist_ok=True)
+    write_atomic(run.directory.samples / f"step_{step}.txt", text)
     return text.decode("utf-8", errors="replace")

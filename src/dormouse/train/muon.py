@@ -56,7 +56,7 @@ class Muon:
                 lr = self.lr * lr_scale
                 if p.weight_decay:
                     p.parameter.mul_(1 - lr * p.weight_decay)
-                p.parameter.add_(update.view_as(p.parameter), alpha=-lr * (scale if p.shape_scale else 1.0))
+                p.parameter.add_(update.reshape(p.parameter.shape), alpha=-lr * (scale if p.shape_scale else 1.0))
                 del m
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 Groups follow the role that each module gave its parameters: dense matrices and spectral factors go to Muon (queries, keys and
 values head by head; factors without decay, since decay would shrink what the retraction restores), n-gram tables to a
-row-wise Adam, everything else to AdamW. With ``optimizer = "adamw"`` matrices and factors go to AdamW too.
+row-wise Adagrad, everything else to AdamW. With ``optimizer = "adamw"`` matrices and factors go to AdamW too.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from torch import nn
 from dormouse.config.schema import TrainConfig
 from dormouse.model.roles import Role, named_roles
 from dormouse.train.muon import Muon, MuonParameter
-from dormouse.train.table_adam import TableAdam
+from dormouse.train.table_adagrad import TableAdagrad
 
 _BETAS = (0.9, 0.95)
 
@@ -24,7 +24,7 @@ class OptimizerBundle:
 
     muon: Muon
     adamw: torch.optim.AdamW
-    table: TableAdam
+    table: TableAdagrad
     lr: float
 
     def step(self, lr_scale: float) -> None:
@@ -93,6 +93,6 @@ def build_optimizer(model: nn.Module, train: TrainConfig) -> OptimizerBundle:
     return OptimizerBundle(
         muon=Muon(muon, lr=train.muon_lr),
         adamw=adamw,
-        table=TableAdam(tables, lr=train.table_lr),
+        table=TableAdagrad(tables, lr=train.table_lr),
         lr=train.lr,
     )

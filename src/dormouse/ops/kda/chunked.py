@@ -70,18 +70,17 @@ class _Chunked(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         B, T, H, K = q.shape
         pad = -T % chunk
-        G, n_chunks, V = B * H, (T + pad) // chunk, v.shape[-1]
-        kq = torch.stack([_to_chunks(k, chunk, pad), _to_chunks(q, chunk, pad).mul_(K**-0.5)])
-        vc, a = _to_chunks(v, chunk, pad), _to_chunks(g, chunk, pad).exp_()
+        n_chunks, V = (T + pad) // chunk, v.shape[-1]
+        kq = torch.stack([_to_chunks(k, chunk, pad), _to_chunks(q, chunk, pad).mul_(K**-0.5)], 1)
+        v, a = _to_chunks(v, chunk, pad), _to_chunks(g, chunk, pad).exp_()
         b = _to_chunks(beta.unsqueeze(-1), chunk, pad)
         grown = tree.grow(kq, a)
         AQ = tree.scores(grown, kq)
-        inverse = unit_lower_inverse(AQ[0] * b)
-        kP, qP = grown.rows[-1]
-        UW = inverse @ (torch.cat([vc, kP], -1) * b)
-        S, N, final = _scan(UW, grown.cols[-1], grown.totals[-1], state.reshape(G, K, V), n_chunks)
-        o = torch.baddbmm(AQ[1] @ N, qP, S)
-        ctx.save_for_backward(kq, vc, a, b, AQ, inverse, UW[..., V:], S, N)
+        inverse = unit_lower_inverse(AQ[:, 0] * b)
+        UW = inverse @ (torch.cat([v, grown.rows[:, 0]], -1) * b)
+        S, N, final = _scan(UW, grown, state.reshape(B * H, K, V), n_chunks)
+        o = torch.baddbmm(AQ[:, 1] @ N, grown.rows[:, 1], S)
+        ctx.save_for_backward(kq, v, a, b, AQ, inverse, UW[..., V:], S, N)
         ctx.sizes = (B, T, H, n_chunks)
         return _from_chunks(o, (B, H, T + pad), T + pad), final.view(B, H, K, V)
 
@@ -90,56 +89,45 @@ class _Chunked(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
         kq, v, a, b, AQ, inverse, W, S, N = ctx.saved_tensors
         B, T, H, n_chunks = ctx.sizes
-        (M, C, K), V = a.shape, v.shape[-1]
+        C, K, V = *a.shape[1:], v.shape[-1]
         dO = _to_chunks(grads[0], C, 0)
         grown = tree.grow(kq, a)
-        kP, qP = grown.rows[-1]
-        dN, dS, d_state = _scan_backward(
-            AQ[1].transpose(1, 2) @ dO,
-            qP.transpose(1, 2) @ dO,
-            W,
-            grown,
-            grads[1].reshape(B * H, K, V),
-            n_chunks,
-        )
+        kP, qP = grown.rows.unbind(1)
+        dN_local, dS_local = AQ[:, 1].transpose(1, 2) @ dO, qP.transpose(1, 2) @ dO
+        dN, dS, d_state = _scan_backward(dN_local, dS_local, W, grown, grads[1].reshape(-1, K, V), n_chunks)
         dR = inverse.transpose(1, 2) @ dN
         dv = dR * b
-        both = torch.stack([-dv, dO])
-        d_rows = both @ S.transpose(1, 2)
+        d_rows = torch.cat([-dv, dO], 1).bmm(S.transpose(1, 2)).view_as(kq)
         d_cols = N @ dS.transpose(1, 2)
-        d_last = (grown.cols[-1] * d_cols).sum(1) + grown.totals[-1][:, 0] * (S * dS).sum(-1)
-        dL = (dR @ N.transpose(1, 2)).tril_(-1).neg_()
-        db = (dR * (v - kP @ S)).sum(-1) + (dL * AQ[0]).sum(-1)
-        d_scores = torch.stack([dL.mul_(b), (dO @ N.transpose(1, 2)).tril_()])
-        rows, cols, diagonal = tree.scores_backward(grown, kq, a, d_scores, d_rows, d_cols)
-        dG = (kq * rows).sum(0) - kq[0] * cols
+        d_last = (grown.cols * d_cols).sum(1) + grown.total * (S * dS).sum(-1)
+        both = torch.cat([dR, dO], 1).bmm(N.transpose(1, 2)).view_as(AQ)
+        both[:, 0].tril_(-1)
+        both[:, 1].tril_()
+        dL = both[:, 0].neg_()
+        db = (dR * (v - kP @ S)).sum(-1) + (dL * AQ[:, 0]).sum(-1)
+        dL.mul_(b)
+        tree.scores_backward(grown, both, d_rows, d_cols)
+        d_rows.mul_(a.unsqueeze(1))
+        dG = (kq * d_rows).sum(1).sub_(kq[:, 0] * d_cols)
         dG[:, -1] += d_last
         dg = dG.flip(1).cumsum(1).flip(1)
-        rows += diagonal
-        dk = rows[0] + cols
-        dq = rows[1] * K**-0.5
+        diagonal = both[:, 1].diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
+        dk = d_cols.add_(d_rows[:, 0]).addcmul_(diagonal, kq[:, 1])
+        dq = d_rows[:, 1].addcmul(diagonal, kq[:, 0]).mul_(K**-0.5)
         sizes = (B, H, n_chunks * C)
         dq, dk, dv, dg = (_from_chunks(x, sizes, T) for x in (dq, dk, dv, dg))
-        return (
-            dq,
-            dk,
-            dv,
-            dg,
-            _from_chunks(db.unsqueeze(-1), sizes, T).squeeze(-1),
-            d_state.view(B, H, K, V),
-            None,
-        )
+        return dq, dk, dv, dg, _from_chunks(db.unsqueeze(-1), sizes, T).squeeze(-1), d_state.view(B, H, K, V), None
 
 
 def _scan(
-    UW: Tensor, kZ: Tensor, total: Tensor, state: Tensor, n_chunks: int
+    UW: Tensor, grown: tree.Tree, state: Tensor, n_chunks: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The sequential part: states before each chunk ``[M, K, V]``, errors ``[M, C, V]``, final state ``[G, K, V]``."""
     (G, K, V), C = state.shape, UW.shape[1]
     U, W = UW.view(G, n_chunks, C, -1).split([V, K], -1)
     S_all, N_all = UW.new_empty(n_chunks, G, K, V), UW.new_empty(n_chunks, G, C, V)
-    kZ_T = kZ.view(G, n_chunks, C, K).transpose(2, 3)
-    decay = total.view(G, n_chunks, K, 1)
+    kZ_T = grown.cols.view(G, n_chunks, C, K).transpose(2, 3)
+    decay = grown.total.view(G, n_chunks, K, 1)
     S = state
     for n in range(n_chunks):
         S_all[n] = S
@@ -155,8 +143,8 @@ def _scan_backward(
     (G, K, V), C = d_state.shape, W.shape[1]
     dN, dS_local = dN.view(G, n_chunks, C, V), dS_local.view(G, n_chunks, K, V)
     W_T = W.view(G, n_chunks, C, K).transpose(2, 3)
-    kZ = grown.cols[-1].view(G, n_chunks, C, K)
-    decay = grown.totals[-1].view(G, n_chunks, K, 1)
+    kZ = grown.cols.view(G, n_chunks, C, K)
+    decay = grown.total.view(G, n_chunks, K, 1)
     dS_all, dN_all = dN.new_empty(n_chunks, G, K, V), dN.new_empty(n_chunks, G, C, V)
     for n in range(n_chunks - 1, -1, -1):
         dS_all[n] = d_state

@@ -18,104 +18,97 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Tree:
-    """All levels of one chunk; lists run from the leaves (half-block size 1) to the root (size C)."""
+class Level:
+    """Factors of one level, with half-blocks of m tokens: only the halves that meet at the cuts."""
 
-    rows: list[Tensor]  # [2, M, C, K]: keys, then queries, times the decay from their block's start
-    cols: list[Tensor]  # [M, C, K]: keys times the decay from behind them to their block's end
-    totals: list[Tensor]  # [M, C / m, K]: decay of whole blocks of m tokens
+    rows: Tensor  # [M, C / 2m, 2, m, K]: second halves of keys, then queries, times the decay from the cut
+    cols: Tensor  # [M, C / 2m, m, K]: first halves of keys, times the decay up to the cut
+    totals: Tensor  # [M, C / 2m, 2, K]: decay of each half-block
+
+
+@dataclass(frozen=True)
+class Tree:
+    """All levels of a chunk, leaves first, and the factors of the whole chunk."""
+
+    levels: list[Level]
+    rows: Tensor  # [M, 2, C, K]: keys and queries times the decay from the chunk's start
+    cols: Tensor  # [M, C, K]: keys times the decay to the chunk's end
+    total: Tensor  # [M, K]: decay of the whole chunk
 
 
 def grow(kq: Tensor, a: Tensor) -> Tree:
     """Build the factors of every level.
 
     Args:
-        kq: keys and scaled queries ``[2, M, C, K]``, C a power of two.
+        kq: keys and scaled queries ``[M, 2, C, K]``, C a power of two.
         a: decays ``[M, C, K]`` in ``[0, 1]``.
     """
     M, C, K = a.shape
-    rows, cols, totals = [kq * a], [kq[0]], [a]
+    rows, cols, total = kq * a.unsqueeze(1), kq[:, 0].clone(), a
+    levels: list[Level] = []
     m = 1
     while m < C:
-        total = totals[-1].view(M, C // (2 * m), 2, K)
-        row = rows[-1].view(2, M, C // (2 * m), 2, m, K).clone()
-        row[:, :, :, 1] *= total[:, :, 0].unsqueeze(-2)
-        col = cols[-1].reshape(M, C // (2 * m), 2, m, K).clone()
-        col[:, :, 0] *= total[:, :, 1].unsqueeze(-2)
-        rows.append(row.view(2, M, C, K))
-        cols.append(col.view(M, C, K))
-        totals.append(total[:, :, 0] * total[:, :, 1])
+        halves = total.view(M, C // (2 * m), 2, K)
+        second = rows.view(M, 2, C // (2 * m), 2, m, K)[:, :, :, 1]
+        first = cols.view(M, C // (2 * m), 2, m, K)[:, :, 0]
+        levels.append(Level(second.transpose(1, 2).contiguous(), first.contiguous(), halves))
+        second *= halves[:, None, :, 0, None]
+        first *= halves[:, :, 1, None]
+        total = halves[:, :, 0] * halves[:, :, 1]
         m *= 2
-    return Tree(rows, cols, totals)
+    return Tree(levels, rows, cols, total.squeeze(1))
 
 
 def scores(tree: Tree, kq: Tensor) -> Tensor:
-    """Lower-triangular scores ``[2, M, C, C]``: keys on keys (strict), then queries on keys (with diagonal)."""
-    _, M, C, K = kq.shape
-    out = kq.new_zeros(2, M, C, C)
-    m = 1
-    for row, col in zip(tree.rows[:-1], tree.cols[:-1], strict=True):
-        blocks = C // (2 * m)
-        r = row.view(2, M, blocks, 2, m, K)[:, :, :, 1]
-        c = col.reshape(M, blocks, 2, m, K)[:, :, 0]
-        part = (r * c).sum(-1, keepdim=True) if m == 1 else r @ c.transpose(-1, -2)
-        _quadrants(out, m).copy_(part.permute(0, 1, 3, 4, 2))
-        m *= 2
-    out[1].diagonal(dim1=-2, dim2=-1).copy_((kq[0] * kq[1]).sum(-1))
+    """Lower-triangular scores ``[M, 2, C, C]``: keys on keys (strict), then queries on keys (with diagonal)."""
+    M, _, C, K = kq.shape
+    out = kq.new_zeros(M, 2, C, C)
+    for level in tree.levels:
+        blocks, m = level.cols.shape[1:3]
+        r, c = level.rows.view(-1, 2 * m, K), level.cols.view(-1, m, K)
+        part = (r * c).sum(-1) if m == 1 else torch.bmm(r, c.transpose(1, 2))
+        _quadrants(out, m).copy_(part.view(M, blocks, 2, m, m).permute(0, 2, 3, 4, 1))
+    out[:, 1].diagonal(dim1=-2, dim2=-1).copy_((kq[:, 0] * kq[:, 1]).sum(-1))
     return out
 
 
-def scores_backward(
-    tree: Tree, kq: Tensor, a: Tensor, d_scores: Tensor, d_rows: Tensor, d_cols: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Reverse of `scores` and of the root's row and column factors.
+def scores_backward(tree: Tree, d_scores: Tensor, d_rows: Tensor, d_cols: Tensor) -> None:
+    """Reverse of `scores` (its diagonal apart) and of the chunk's row and column factors, in place.
 
     Args:
-        tree, kq, a: as in `grow`.
-        d_scores: ``[2, M, C, C]``, lower triangular (strictly for the first).
-        d_rows: gradient of the root's row factors ``[2, M, C, K]``; overwritten.
-        d_cols: gradient of the root's column factors ``[M, C, K]``; overwritten.
-
-    Returns:
-        Gradient of ``kq`` as rows ``[2, M, C, K]``, of the keys as columns ``[M, C, K]`` (both without the diagonal),
-        and of the keys and queries through the diagonal ``[2, M, C, K]``.
+        tree: result of `grow`.
+        d_scores: ``[M, 2, C, C]``, lower triangular.
+        d_rows: gradient of ``tree.rows`` ``[M, 2, C, K]``; becomes that of the leaves' rows ``kq * a``.
+        d_cols: gradient of ``tree.cols`` ``[M, C, K]``; becomes that of the keys as columns.
     """
-    _, M, C, K = kq.shape
-    m = C // 2
-    for row, col, total in zip(tree.rows[-2::-1], tree.cols[-2::-1], tree.totals[-2::-1], strict=True):
-        blocks = C // (2 * m)
-        t = total.view(M, blocks, 2, K)
-        second = d_rows.view(2, M, blocks, 2, m, K)[:, :, :, 1]
+    M, _, C, K = d_rows.shape
+    for level in reversed(tree.levels):
+        blocks, m = level.cols.shape[1:3]
+        second = d_rows.view(M, 2, blocks, 2, m, K)[:, :, :, 1]
         first = d_cols.view(M, blocks, 2, m, K)[:, :, 0]
-        second *= t[:, :, 0].unsqueeze(-2)
-        first *= t[:, :, 1].unsqueeze(-2)
-        r = row.view(2, M, blocks, 2, m, K)[:, :, :, 1]
-        c = col.reshape(M, blocks, 2, m, K)[:, :, 0]
-        d = _quadrants(d_scores, m).permute(0, 1, 4, 2, 3)
-        if m == 1:
-            second += d * c
-            first += (d * r).sum(0)
-        else:
-            second += d @ c
-            first += (d.transpose(-1, -2) @ r).sum(0)
-        m //= 2
-    diagonal = d_scores[1].diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
-    return d_rows.mul_(a), d_cols, diagonal * kq.flip(0)
+        second *= level.totals[:, None, :, 0, None]
+        first *= level.totals[:, :, 1, None]
+        r, c = level.rows.view(-1, 2 * m, K), level.cols.view(-1, m, K)
+        d = _quadrants(d_scores, m).permute(0, 4, 1, 2, 3).reshape(-1, 2 * m, m)
+        to_rows = d * c if m == 1 else torch.bmm(d, c)
+        to_cols = (d * r).sum(1, keepdim=True) if m == 1 else torch.bmm(d.transpose(1, 2), r)
+        second += to_rows.view(M, blocks, 2, m, K).transpose(1, 2)
+        first += to_cols.view(M, blocks, m, K)
 
 
 def _quadrants(scores: Tensor, m: int) -> Tensor:
-    """View of the lower-left m x m quadrant of every diagonal block of 2m: ``[2, M, m, m, C / 2m]``."""
-    two, M, C, _ = scores.shape
+    """View of the lower-left m x m quadrant of every diagonal block of 2m: ``[M, 2, m, m, C / 2m]``."""
+    M, two, C, _ = scores.shape
     blocks = C // (2 * m)
-    grid = scores.view(two, M, blocks, 2 * m, blocks, 2 * m)
+    grid = scores.view(M, two, blocks, 2 * m, blocks, 2 * m)
     return grid.diagonal(dim1=2, dim2=4)[:, :, m:, :m]
 
 
 def scores_reference(kq: Tensor, g: Tensor) -> Tensor:
-    """The same scores from all pairwise decays ``exp(G_i - G_j)``: ``[2, M, C, C]``, memory ``C * C * K`` a chunk."""
+    """The same from all pairwise decays ``exp(G_i - G_j)``, ``g`` the log decays ``[M, C, K]``; memory ``C C K``."""
     G = g.cumsum(-2)
     C = g.shape[-2]
     lower = torch.ones(C, C, dtype=torch.bool, device=g.device).tril()
     gap = (G.unsqueeze(-2) - G.unsqueeze(-3)).masked_fill(~lower.unsqueeze(-1), float("-inf"))
-    both = torch.einsum("smik,mijk,mjk->smij", kq, gap.exp(), kq[0])
-    return torch.stack([both[0].tril(-1), both[1].tril()])
+    both = torch.einsum("msik,mijk,mjk->msij", kq, gap.exp(), kq[:, 0])
+    return torch.stack([both[:, 0].tril(-1), both[:, 1].tril()], 1)
