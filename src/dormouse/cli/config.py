@@ -46,9 +46,7 @@ PRESETS_EXAMPLES = """Examples:
 
   dormouse config presets --json
 """
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; repeatable.")
-]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; repeatable.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 
@@ -90,9 +88,7 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Print the keys in which B, changed by --set, differs from A."""
-    found = diff_configs(
-        load_run_config(*named(left, base)), load_run_config(*named(right, base), overrides or [])
-    )
+    found = diff_configs(load_run_config(*named(left, base)), load_run_config(*named(right, base), overrides or []))
     if as_json:
         rows = [{"section": d.section, "key": d.key, "left": d.left, "right": d.right} for d in found]
         print_json({"left": left, "right": right, "differences": rows})
@@ -176,9 +172,7 @@ def parts_table(model: ModelConfig) -> Table:
     """The network part by part."""
     table = Table("part", "shape", "parameters", "tensors", "built", title="parts", title_justify="left")
     for part in count_parts(model):
-        table.add_row(
-            part.name, part.shape, f"{part.parameters:,}", str(part.tensors), "yes" if part.built else "no"
-        )
+        table.add_row(part.name, part.shape, f"{part.parameters:,}", str(part.tensors), "yes" if part.built else "no")
     return table
 
 

@@ -83,17 +83,13 @@ def flops_per_byte(config: ModelConfig, *, context: int | None = None) -> list[C
 
 def forward_flops(config: ModelConfig, *, context: int | None = None) -> int:
     """Operations a byte of one whole forward, all passes."""
-    return sum(
-        cost.per_pass * config.max_iter + cost.once for cost in flops_per_byte(config, context=context)
-    )
+    return sum(cost.per_pass * config.max_iter + cost.once for cost in flops_per_byte(config, context=context))
 
 
 def spectral_factor_shapes(config: ModelConfig) -> dict[tuple[int, int], int]:
     """How many orthonormal factors there are of each shape (rows, rank): U and V of every spectral layer."""
     d, f, r = config.d_model, config.d_ffn, config.rank
-    layers = (
-        [(d, f)] * config.n_experts + [(f, d)] * config.n_experts if is_spectral(config, "experts") else []
-    )
+    layers = [(d, f)] * config.n_experts + [(f, d)] * config.n_experts if is_spectral(config, "experts") else []
     layers += [(d, d)] if is_spectral(config, "out_proj") else []
     layers += [(d, BYTES)] if is_spectral(config, "head") else []
     shapes: dict[tuple[int, int], int] = {}

@@ -49,35 +49,22 @@ def _changed(section: Section, key: str) -> bool:
 
 
 def _said(section: Section, keys: tuple[str, ...], why: str) -> list[str]:
-    return [
-        f"{key} = {shown(getattr(section, key))} has no effect: {why}."
-        for key in keys
-        if _changed(section, key)
-    ]
+    return [f"{key} = {shown(getattr(section, key))} has no effect: {why}." for key in keys if _changed(section, key)]
 
 
 def inert_model_settings(config: ModelConfig) -> list[str]:
     """One sentence per changed model key that nothing reads in this configuration."""
-    return [
-        line for keys, why, read in MODEL_READERS if not read(config) for line in _said(config, keys, why)
-    ]
+    return [line for keys, why, read in MODEL_READERS if not read(config) for line in _said(config, keys, why)]
 
 
 def warm_up_note(train: TrainConfig) -> list[str]:
     """A run that ends before its warm-up never reaches its learning rate."""
     if train.steps is None or train.warmup_steps < train.steps:
         return []
-    return [
-        f"warmup_steps = {train.warmup_steps} with steps = {train.steps}: the full rate is never reached."
-    ]
+    return [f"warmup_steps = {train.warmup_steps} with steps = {train.steps}: the full rate is never reached."]
 
 
 def inert_settings(config: RunConfig) -> list[str]:
     """One sentence per changed key that nothing reads here, and per rate that is never reached."""
-    train = [
-        line
-        for keys, why, read in TRAIN_READERS
-        if not read(config)
-        for line in _said(config.train, keys, why)
-    ]
+    train = [line for keys, why, read in TRAIN_READERS if not read(config) for line in _said(config.train, keys, why)]
     return inert_model_settings(config.model) + train + warm_up_note(config.train)

@@ -27,9 +27,7 @@ class Layer:
     settings: dict[tuple[str, str], tuple[object, str]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
-    def put(
-        self, place: str, value: object, origin: str, *, section: str | None, key: str, current: Current
-    ) -> None:
+    def put(self, place: str, value: object, origin: str, *, section: str | None, key: str, current: Current) -> None:
         """Take one setting, or note why not; `section` None means that none was named."""
         home = section_of(key) if section is None else section
         if home is None or key not in SECTIONS[home].model_fields:
@@ -65,9 +63,7 @@ def toml_layer(text: str, origin: str, current: Current, *, lines: bool = True) 
         place = f"{section}.{key}"
         at = origin if line is None else f"{origin}, line {line}"
         if section not in SECTIONS:
-            layer.problems.append(
-                f"{unknown_key(place, value, key=key, section=section, current=current)} [{at}]"
-            )
+            layer.problems.append(f"{unknown_key(place, value, key=key, section=section, current=current)} [{at}]")
         elif (section, key) in layer.settings:
             layer.problems.append(f"{place}: given twice, at the top level and in [model]. Keep one. [{at}]")
         else:
@@ -104,9 +100,7 @@ def syntax_problem(text: str, origin: str, message: str) -> str:
     content = text.splitlines()[line - 1].strip() if 0 < line <= len(text.splitlines()) else ""
     if "overwrite" in message or "twice" in message:
         key = content.partition("=")[0].strip()
-        return (
-            f"{origin}, line {line}: {key} is given twice; one of the two would have been dropped. Keep one."
-        )
+        return f"{origin}, line {line}: {key} is given twice; one of the two would have been dropped. Keep one."
     reason = message.partition(" (at")[0]
     return (
         f"{origin}, line {line}: not valid TOML ({reason}): {content!r}; nothing of the file would have been "
@@ -139,5 +133,5 @@ def flag_layer(flags: Mapping[str, object], current: Current) -> Layer:
         head, dot, tail = place.partition(".")
         section, key = (head, tail) if dot else (None, place)
         value = str(value) if isinstance(value, PurePath) else value
-        layer.put(place, value, f"flag --{key.replace('_', '-')}", section=section, key=key, current=current)
+        layer.put(place, value, "explicit flag", section=section, key=key, current=current)
     return layer

@@ -29,9 +29,7 @@ class Merged:
 
     values: Tables = field(default_factory=lambda: {name: {} for name in SECTIONS})
     origins: dict[str, str] = field(default_factory=dict)
-    instead: Tables = field(
-        default_factory=lambda: {name: dict(cls.defaults()) for name, cls in SECTIONS.items()}
-    )
+    instead: Tables = field(default_factory=lambda: {name: dict(cls.defaults()) for name, cls in SECTIONS.items()})
     problems: list[str] = field(default_factory=list)
 
     def add(self, layer: Layer) -> None:
@@ -79,11 +77,7 @@ def preset_text(name: str) -> str:
     """The preset's TOML text; an unknown name is refused with the nearest one."""
     if name not in preset_names():
         guess = nearest(name, [known.replace("-", "_") for known in preset_names()])
-        hint = (
-            ""
-            if guess is None
-            else f" Nearest: {next(p for p in preset_names() if p.replace('-', '_') == guess)}."
-        )
+        hint = "" if guess is None else f" Nearest: {next(p for p in preset_names() if p.replace('-', '_') == guess)}."
         raise ConfigError(
             f"preset = {name}: no such preset; nothing would have run in its place.{hint} "
             f"Presets: {', '.join(preset_names())}. A file of settings is given with --config."

@@ -50,9 +50,7 @@ class ModelConfig(Section):
     kda_gate_rank: int | Literal["full"] = Field("full", description='rank of the output gate, or "full"')
 
     # Spectral layers.
-    use_tsct: bool = Field(
-        True, description="spectral layers U diag(s) V^T; off = dense with bias everywhere"
-    )
+    use_tsct: bool = Field(True, description="spectral layers U diag(s) V^T; off = dense with bias everywhere")
     tsct_parts: tuple[TsctPart, ...] = Field(
         ("experts", "out_proj", "head"),
         description="which parts are spectral when use_tsct; the others are dense",
@@ -61,9 +59,7 @@ class ModelConfig(Section):
     # Memory.
     use_engram: bool = Field(True, description="hashed n-gram memory branch")
     engram_rows: int = Field(25_000, description="rows a table (order), rounded up to a power of two")
-    engram_orders: tuple[int, ...] = Field(
-        (2, 3, 4), description="n-gram orders (bytes, the current one included)"
-    )
+    engram_orders: tuple[int, ...] = Field((2, 3, 4), description="n-gram orders (bytes, the current one included)")
     engram_dim: int = Field(32, ge=1, description="numbers a row")
     engram_lam_max: float = Field(0.5, description="cap of the memory's share of its branch, in (0, 1]")
     engram_dense_half: bool = Field(True, description="the branch's other share is a dense d x d projection")
@@ -73,15 +69,9 @@ class ModelConfig(Section):
 
     # Experts and routing.
     n_experts: int = Field(3, ge=1, description="experts")
-    moe_topk: int = Field(
-        0, description="experts that run per byte and pass (0 = dense softmax blend of all)"
-    )
-    moe_lb_coef: float = Field(
-        0.0, description="weight of the balance term E * sum f_e P_e (0 = not computed)"
-    )
-    moe_renormalize: bool = Field(
-        False, description="divide the selected gates by their sum; refused at k = 1"
-    )
+    moe_topk: int = Field(0, description="experts that run per byte and pass (0 = dense softmax blend of all)")
+    moe_lb_coef: float = Field(0.0, description="weight of the balance term E * sum f_e P_e (0 = not computed)")
+    moe_renormalize: bool = Field(False, description="divide the selected gates by their sum; refused at k = 1")
     moe_gate_scale: Literal["one", "n_experts"] = Field("one", description="factor on every gate")
     branch_gate_scale: float = Field(1.0, gt=0, description="factor on the sigmoid of the three branch gates")
     controller_norm: bool = Field(False, description="RMS-normalise both halves of the controller's input")
@@ -91,9 +81,7 @@ class ModelConfig(Section):
         "fp32", description="format of the spectral factors in the forward pass"
     )
     act_quant: Literal["none", "8", "4", "fp4"] = Field("none", description="activation format")
-    act_group: int = Field(
-        0, ge=0, description="channels that share an activation scale (0 = one scale a byte)"
-    )
+    act_group: int = Field(0, ge=0, description="channels that share an activation scale (0 = one scale a byte)")
     bf16: bool = Field(False, description="activations stored in bf16")
 
     # The original's other mechanisms (not built).
@@ -111,9 +99,7 @@ class ModelConfig(Section):
     use_mor: bool = Field(False, description="mixture of recursions: each byte chooses its passes")
     mor_k: int = Field(2, ge=1, description="passes a byte keeps; read only with use_mor")
     mor_bce_weight: float = Field(0.05, ge=0, description="weight of MoR's own loss; read only with use_mor")
-    jepa_weight: float = Field(
-        0.0, ge=0, description="weight of the latent prediction loss (the original: 0.05)"
-    )
+    jepa_weight: float = Field(0.0, ge=0, description="weight of the latent prediction loss (the original: 0.05)")
     jepa_mask_frac: float = Field(0.15, ge=0, le=1, description="share of positions the JEPA loss looks at")
     jepa_mask_span: int = Field(8, ge=1, description="bytes of one JEPA span")
     dspark_weight: float = Field(0.0, ge=0, description="weight of the draft head's loss")

@@ -73,9 +73,7 @@ def complaint(error: Mapping[str, Any]) -> str:
     return _KINDS.get(error["type"], str(error["msg"]))
 
 
-def field_problem(
-    section: str, key: str, value: object, *, errors: list[Mapping[str, Any]], default: object
-) -> str:
+def field_problem(section: str, key: str, value: object, *, errors: list[Mapping[str, Any]], default: object) -> str:
     """One line about a known key: `errors` are all findings on it, `default` would have run instead."""
     if errors[0]["type"] == "missing":
         return f"{section}.{key}: must be given, it has no default; nothing would have run. Give a {key}."
@@ -108,9 +106,7 @@ def unknown_key(
     """
     written = f"{place} = {shown(value)}"
     if key in REMOVED_KEYS:
-        return (
-            f"{written}: the key was removed: {REMOVED_KEYS[key]}; nothing would have read it. Leave it out."
-        )
+        return f"{written}: the key was removed: {REMOVED_KEYS[key]}; nothing would have read it. Leave it out."
     home = next((name for name, keys in current.items() if key in keys), None)
     if home is not None:
         return (

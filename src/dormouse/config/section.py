@@ -36,18 +36,13 @@ class Section(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def refuse_in_sentences(
-        cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
-    ) -> Self:
+    def refuse_in_sentences(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         """Read the fields, then apply the rules; raises `ConfigError` listing every problem, one a line.
 
         The validation context may hold `instead`: the values that would run without this setting.
         """
         if isinstance(data, Mapping):
-            data = {
-                key: None if value == "none" and cls.may_be_none(key) else value
-                for key, value in data.items()
-            }
+            data = {key: None if value == "none" and cls.may_be_none(key) else value for key, value in data.items()}
         try:
             config = handler(data)
         except ValidationError as error:
@@ -74,9 +69,7 @@ class Section(BaseModel):
     @classmethod
     def _sentences(cls, error: ValidationError, data: Any, current: Mapping[str, object]) -> list[str]:
         lines = []
-        for key, found in groupby(
-            error.errors(), key=lambda item: str(item["loc"][0]) if item["loc"] else ""
-        ):
+        for key, found in groupby(error.errors(), key=lambda item: str(item["loc"][0]) if item["loc"] else ""):
             errors: list[Mapping[str, Any]] = [dict(item) for item in found]
             value = data.get(key) if isinstance(data, Mapping) else data
             if errors[0]["type"] == "extra_forbidden":

@@ -106,9 +106,7 @@ def attention_parts(config: ModelConfig, *, built: bool) -> list[Part]:
     d = config.d_model
     parts = kda_parts(config, built=built and config.use_kda)
     if config.use_plain_attn:
-        parts.append(
-            Part("plain attention q, k, v, output", f"4 x ({d}x{d} and bias)", 4 * (d * d + d), 8, built)
-        )
+        parts.append(Part("plain attention q, k, v, output", f"4 x ({d}x{d} and bias)", 4 * (d * d + d), 8, built))
     return parts
 
 
@@ -161,9 +159,7 @@ def unbuilt_parts(config: ModelConfig) -> list[Part]:
 
 def flow_blocks(name: str, count: int, d: int, ffn: int) -> Part:
     """`count` byteflow blocks: two norms, attention, gated FFN, two four-tap mixes (11 tensors each)."""
-    return Part(
-        name, f"{count} x block({d}, {ffn})", count * (4 * d * d + 3 * d * ffn + 12 * d), 11 * count, False
-    )
+    return Part(name, f"{count} x block({d}, {ffn})", count * (4 * d * d + 3 * d * ffn + 12 * d), 11 * count, False)
 
 
 def byteflow_parts(config: ModelConfig) -> list[Part]:
@@ -175,9 +171,7 @@ def byteflow_parts(config: ModelConfig) -> list[Part]:
         Part("byteflow chunk projection", f"{local}x{wide}", local * wide, 1, False),
     ]
     if c.use_kda:
-        parts.append(
-            Part("byteflow to loop and back", f"2 x {wide}x{c.d_model}", 2 * wide * c.d_model, 2, False)
-        )
+        parts.append(Part("byteflow to loop and back", f"2 x {wide}x{c.d_model}", 2 * wide * c.d_model, 2, False))
     else:
         parts.append(flow_blocks("byteflow chunk stage", c.byteflow_g_layers, wide, c.byteflow_d_ff_global))
     bins = c.byteflow_bins

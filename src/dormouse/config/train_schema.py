@@ -18,30 +18,18 @@ class TrainConfig(Section):
     section: ClassVar[str] = "train"
     rules: ClassVar[tuple[Rule, ...]] = TRAIN_RULES
 
-    steps: int | None = Field(
-        None, ge=1, description="optimiser steps of the run; exactly one of steps and minutes"
-    )
-    minutes: float | None = Field(
-        None, gt=0, description="minutes of training; exactly one of steps and minutes"
-    )
+    steps: int | None = Field(None, ge=1, description="optimiser steps of the run; exactly one of steps and minutes")
+    minutes: float | None = Field(None, gt=0, description="minutes of training; exactly one of steps and minutes")
     batch_size: int = Field(4, ge=1, description="sequences a forward pass")
     seq_len: int = Field(256, ge=1, description="bytes a sequence")
     grad_accum: int = Field(1, ge=1, description="forward passes an optimiser step")
-    optimizer: Literal["muon", "adamw"] = Field(
-        "muon", description="muon: Muon on matrices and factors, AdamW else"
-    )
+    optimizer: Literal["muon", "adamw"] = Field("muon", description="muon: Muon on matrices and factors, AdamW else")
     lr: float = Field(3e-3, gt=0, description="peak learning rate of AdamW")
-    muon_lr: float = Field(
-        0.02, gt=0, description="peak learning rate of Muon; read only with optimizer = muon"
-    )
-    table_lr: float = Field(
-        1e-2, gt=0, description="peak learning rate of the memory tables (Adam without decay)"
-    )
+    muon_lr: float = Field(0.02, gt=0, description="peak learning rate of Muon; read only with optimizer = muon")
+    table_lr: float = Field(1e-2, gt=0, description="peak learning rate of the memory tables (without decay)")
     weight_decay: float = Field(0.05, ge=0, description="decoupled weight decay")
     warmup_steps: int = Field(20, ge=0, description="steps over which the rate rises linearly from 0")
-    decay_fraction: float = Field(
-        0.6, ge=0, le=1, description="last share of the run in which the rate falls linearly"
-    )
+    decay_fraction: float = Field(0.6, ge=0, le=1, description="last share of the run in which the rate falls linearly")
     final_lr_fraction: float = Field(0.01, ge=0, le=1, description="rate at the end as a share of the peak")
     grad_clip: float = Field(1.0, gt=0, description="largest global gradient norm")
     retract_every: int = Field(1, ge=0, description="steps between two retractions (0 = never)")
@@ -70,9 +58,7 @@ class DataConfig(Section):
     rules: ClassVar[tuple[Rule, ...]] = DATA_RULES
 
     data: str = Field("shelf", min_length=1, description="built-in corpus name, or a file or folder")
-    eval: str | None = Field(
-        None, min_length=1, description="held-out file or folder (none = the corpus's own)"
-    )
+    eval: str | None = Field(None, min_length=1, description="held-out file or folder (none = the corpus's own)")
     document_separator: str | None = Field(
         None,
         min_length=1,

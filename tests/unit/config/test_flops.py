@@ -69,8 +69,7 @@ def test_plain_attention_grows_with_the_context_and_kda_does_not():
     plain = ModelConfig(use_kda=False, use_plain_attn=True)
     # Causal scores and sums: (T + 1) / 2 keys a query on average, two products of d multiply-adds each.
     growth = (
-        costs(plain, context=511)["plain attention"].per_pass
-        - costs(plain, context=255)["plain attention"].per_pass
+        costs(plain, context=511)["plain attention"].per_pass - costs(plain, context=255)["plain attention"].per_pass
     )
     assert growth == 2 * 2 * 768 * 128
     assert costs(ModelConfig(), context=511) == costs(ModelConfig(), context=255)

@@ -38,10 +38,10 @@ def test_the_origin_of_every_changed_value_is_known(tmp_path):
     assert origins["model.rank"].endswith("my.toml, line 1")
     assert origins["train.seed"].endswith("my.toml, line 4")
     assert origins["model.n_experts"] == "--set"
-    assert origins["train.steps"] == "flag --steps"
+    assert origins["train.steps"] == "explicit flag"
     assert origins["model.d_model"] == "preset small"
     assert "model.norm_eps" not in origins
-    assert "train.minutes" not in origins
+    assert "train.minutes" not in resolve("tiny", flags={"steps": 5}).origins
 
 
 @pytest.mark.parametrize("way", ["set", "flag", "file"])
@@ -59,6 +59,12 @@ def test_steps_from_above_replace_minutes_from_below(tmp_path, way):
 def test_minutes_from_above_replace_steps_from_below():
     train = load_run_config("small", flags={"minutes": 1.5}).train
     assert (train.steps, train.minutes) == (None, 1.5)
+
+
+def test_what_would_have_run_is_the_value_of_the_layer_below(tmp_path):
+    assert "rank = 96 would have run" in refusal("nano", None, ["rank=0"])
+    assert "rank = 16 would have run" in refusal("nano", toml(tmp_path, "rank = 16\n"), ["rank=0"])
+    assert "rank = 64 would have run" in refusal("swift50", toml(tmp_path, "rank = 64\n"), ["rank=-1"])
 
 
 def test_two_lengths_in_one_layer_are_refused():
@@ -83,6 +89,10 @@ def test_a_right_key_in_the_wrong_section_is_refused_with_the_right_one(tmp_path
     assert "train.n_experts = 8: n_experts belongs to section model, not to train" in lines[2]
     assert "model.n_experts = 3 would have run" in lines[2]
     assert "line 3" in lines[2]
+    said = refusal("small", toml(tmp_path, "rank = 16\nmoe.topk = 2\ntrain.lr = 0\n"))
+    assert "moe.topk = 2: no such key" in said
+    assert "my.toml, line 2" in said
+    assert "my.toml, line 3" in said
     assert "optim.seed = 1: seed belongs to section train, not to optim" in lines[3]
 
 
@@ -180,7 +190,7 @@ def test_problems_of_all_layers_are_reported_together(tmp_path):
         "model.rank",
         "train.lr",
     ]
-    assert "[train.lr: flag --lr]" in said
+    assert "[train.lr: explicit flag]" in said
 
 
 def test_a_rule_across_layers_says_where_each_value_came_from():
@@ -190,7 +200,7 @@ def test_a_rule_across_layers_says_where_each_value_came_from():
     assert "[train.eval_seq_len" not in said
     said = refusal("small", None, ["max_seq_len=128"], {"seq_len": 200})
     assert "model.max_seq_len: --set" in said
-    assert "train.seq_len: flag --seq-len" in said
+    assert "train.seq_len: explicit flag" in said
 
 
 def test_overrides_are_validated_and_not_merely_copied():

@@ -7,7 +7,7 @@ import pytest
 
 from dormouse.config.diff import diff_configs
 from dormouse.config.load import load_preset, load_run_config, preset_names, preset_text
-from dormouse.config.sizes import total_parameters
+from dormouse.config.sizes import memory_parameters, total_parameters
 from dormouse.config.unbuilt import unbuilt
 
 EXPECTED = [
@@ -97,9 +97,7 @@ def test_a_preset_says_what_it_is_for_what_it_is_not_and_what_to_expect(name):
 
 @pytest.mark.parametrize("name", [name for name in EXPECTED if name != "tiny"])
 def test_the_parameters_in_a_preset_s_header_are_its_parameters(name):
-    header = " ".join(
-        line.removeprefix("# ") for line in preset_text(name).splitlines() if line.startswith("#")
-    )
+    header = " ".join(line.removeprefix("# ") for line in preset_text(name).splitlines() if line.startswith("#"))
     stated = re.search(r"Expected: ([\d,]+) parameters built.*? original counts ([\d,]*\d)", header)
     assert stated is not None
     model = load_preset(name)
@@ -154,4 +152,11 @@ def test_tiny_runs_on_two_cores_by_minutes_and_routes():
     config = load_run_config("tiny")
     assert config.train.minutes is not None
     assert config.model.moe_topk >= 1
-    assert total_parameters(config.model) < 10_000_000
+
+
+def test_the_header_of_tiny_states_its_size_within_a_tenth():
+    stated = re.search(r"about ([\d.]+) million parameters, ([\d.]+) million of them memory", preset_text("tiny"))
+    assert stated is not None
+    model = load_preset("tiny")
+    assert float(stated[1]) * 1e6 == pytest.approx(total_parameters(model), rel=0.1)
+    assert float(stated[2]) * 1e6 == pytest.approx(memory_parameters(model), rel=0.1)

@@ -59,9 +59,7 @@ def test_a_wrong_type_or_value_is_refused_and_not_converted(settings, words):
 def test_all_wrong_fields_are_listed_at_once():
     lines = refusal(ModelConfig, rank=0, n_expert=8, layout=3).splitlines()
     assert len(lines) == 3
-    assert any(
-        "model.n_expert = 8: no such key" in line and "Nearest valid key: n_experts" in line for line in lines
-    )
+    assert any("model.n_expert = 8: no such key" in line and "Nearest valid key: n_experts" in line for line in lines)
 
 
 def test_a_whole_number_is_a_number():
@@ -102,9 +100,7 @@ def test_known_devices_are_taken(device):
 
 
 def test_a_window_longer_than_the_capacity_is_refused_not_cropped():
-    said = refusal(
-        RunConfig, model={"max_seq_len": 128}, train={"steps": 1, "seq_len": 129, "eval_seq_len": 128}
-    )
+    said = refusal(RunConfig, model={"max_seq_len": 128}, train={"steps": 1, "seq_len": 129, "eval_seq_len": 128})
     assert "train.seq_len = 129" in said
     assert "model.max_seq_len = 128" in said
     assert "cropped" in said
