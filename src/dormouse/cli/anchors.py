@@ -39,9 +39,7 @@ def anchors(
     orders: Annotated[str, typer.Option(help="n-gram orders: 5, 2-8 or 2,5,8 (between 2 and 8).")] = "2-8",
     skip: Annotated[str, typer.Option(help="Kinds to leave out: order0, ngram, gzip, bzip2, xz, zstd.")] = "",
     window: Annotated[int, typer.Option(help="Scored bytes of the window column.")] = 40_960,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure even where packaged figures exist.")
-    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure even where packaged figures exist.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also write the figures, as JSON, to this file.")] = None,
 ) -> None:
@@ -50,9 +48,7 @@ def anchors(
     if window < 1:
         raise ConfigError(f"window={window} scores nothing; give at least 1 byte, 40960 is usual")
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise DataError(
-            f"out={out} cannot be a file: name a new file in an existing folder; nothing was measured"
-        )
+        raise DataError(f"out={out} cannot be a file: name a new file in an existing folder; nothing was measured")
 
     from dormouse.config.schema import DataConfig, TrainConfig
     from dormouse.data.corpus import load_corpus
@@ -98,9 +94,7 @@ def parse_orders(text: str) -> list[int]:
         match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         span = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
         if not span or span[0] < 2 or span[-1] > 8:
-            raise ConfigError(
-                f"orders={text!r} is not a set of n-gram orders from 2 to 8; write 2-8, 5 or 2,5,8"
-            )
+            raise ConfigError(f"orders={text!r} is not a set of n-gram orders from 2 to 8; write 2-8, 5 or 2,5,8")
         found.update(span)
     return sorted(found)
 
@@ -111,9 +105,7 @@ def parse_kinds(skip: str) -> list[str]:
 
     left_out = {part.strip() for part in skip.split(",") if part.strip()}
     if unknown := sorted(left_out.difference(KINDS)):
-        raise ConfigError(
-            f"skip={skip!r} names unknown kinds ({', '.join(unknown)}); known are {', '.join(KINDS)}"
-        )
+        raise ConfigError(f"skip={skip!r} names unknown kinds ({', '.join(unknown)}); known are {', '.join(KINDS)}")
     return [kind for kind in KINDS if kind not in left_out]
 
 
@@ -141,6 +133,4 @@ def show(table: "AnchorTable", name: str) -> None:
         highlight=False,
     )
     if table.provenance is not None:
-        console.print(
-            f"packaged figures, measured {table.provenance['date']}; --fresh measures again", highlight=False
-        )
+        console.print(f"packaged figures, measured {table.provenance['date']}; --fresh measures again", highlight=False)

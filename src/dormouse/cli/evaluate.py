@@ -31,9 +31,7 @@ def evaluate(
     checkpoint: Annotated[str, typer.Option(help="best, latest, or a step number.")] = "best",
     tail: Annotated[
         bool,
-        typer.Option(
-            "--tail", help="Score the whole held-out text (for final reports) instead of the window."
-        ),
+        typer.Option("--tail", help="Score the whole held-out text (for final reports) instead of the window."),
     ] = False,
     held_out: Annotated[str | None, typer.Option("--eval", help="Score this file or folder instead.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",

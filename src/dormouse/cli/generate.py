@@ -41,23 +41,17 @@ def generate(
     prompt: Annotated[
         str | None, typer.Option(help="Text to continue; without one, the model starts a new line.")
     ] = None,
-    prompt_file: Annotated[
-        Path | None, typer.Option(help="File whose bytes are continued, of any length.")
-    ] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="File whose bytes are continued, of any length.")] = None,
     num_bytes: Annotated[int, typer.Option("--bytes", help="How many bytes to write.")] = 400,
     temperature: Annotated[
         float | None, typer.Option(help="0 is greedy, 1 the model's own distribution (default 0.8).")
     ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(help="Only the k most likely bytes; 0 is off (default 0).")
-    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Only the k most likely bytes; 0 is off (default 0).")] = None,
     top_p: Annotated[
         float | None, typer.Option(help="Only the most likely bytes up to this sum; 1 is off (default 1).")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same bytes (default 0).")] = None,
-    utf8: Annotated[
-        bool, typer.Option("--utf8", help="Write valid UTF-8 only, in whole characters.")
-    ] = False,
+    utf8: Annotated[bool, typer.Option("--utf8", help="Write valid UTF-8 only, in whole characters.")] = False,
     checkpoint: Annotated[str, typer.Option(help="best, latest, or a step number.")] = "best",
     out: Annotated[Path | None, typer.Option(help="Write the bytes to this new file.")] = None,
     as_json: Annotated[
@@ -123,9 +117,7 @@ def refuse_unfit_output(out: Path | None) -> None:
     if out is None:
         return
     if out.exists():
-        raise ConfigError(
-            f"out = {out}: exists and would have been overwritten; name a new file or remove it."
-        )
+        raise ConfigError(f"out = {out}: exists and would have been overwritten; name a new file or remove it.")
     if not out.parent.is_dir():
         raise ConfigError(
             f"out = {out}: there is no folder {out.parent}, and the text would have been lost; "
@@ -156,9 +148,7 @@ def announce_idle(options: Mapping[str, object]) -> None:
         )
 
 
-def write_stream(
-    pieces: Iterable[bytes], out: Path | None, *, to_standard_output: bool
-) -> tuple[bytes, bool]:
+def write_stream(pieces: Iterable[bytes], out: Path | None, *, to_standard_output: bool) -> tuple[bytes, bool]:
     """Write every piece as it comes, to the file or else to standard output.
 
     Returns all that was written and whether Ctrl-C ended it. Raises what the model raises, and `ConfigError`

@@ -13,6 +13,7 @@ from importlib import import_module
 
 import typer
 
+from dormouse import __version__
 from dormouse.errors import DormouseError
 
 OVERVIEW = """Examples:
@@ -37,18 +38,12 @@ class Command:
 
 
 COMMANDS = {
-    "demo": Command(
-        "dormouse.cli.demo", "demo", "Train, score and sample on the built-in corpus, in minutes."
-    ),
+    "demo": Command("dormouse.cli.demo", "demo", "Train, score and sample on the built-in corpus, in minutes."),
     "train": Command("dormouse.cli.train", "train", "Train a model in a new run directory."),
-    "resume": Command(
-        "dormouse.cli.resume", "resume", "Go on with a run that was stopped, killed or completed."
-    ),
+    "resume": Command("dormouse.cli.resume", "resume", "Go on with a run that was stopped, killed or completed."),
     "eval": Command("dormouse.cli.evaluate", "evaluate", "Score a run in bits per byte."),
     "generate": Command("dormouse.cli.generate", "generate", "Continue a prompt with a trained run."),
-    "anchors": Command(
-        "dormouse.cli.anchors", "anchors", "What counting tables and compressors reach on a text."
-    ),
+    "anchors": Command("dormouse.cli.anchors", "anchors", "What counting tables and compressors reach on a text."),
     "config": Command("dormouse.cli.config", "app", "Show, compare and list configurations."),
 }
 
@@ -90,15 +85,18 @@ def build_app(wanted: str | None) -> typer.Typer:
     return app
 
 
-def _about(
-    version: bool = typer.Option(False, "--version", help="Show the version and leave.", is_eager=True),
-) -> None:
-    """A byte-level language-model trainer and laboratory: one looped block, routed spectral experts."""
-    if version:
-        from dormouse import __version__
-
+def _show_version(wanted: bool) -> None:
+    if wanted:
         print(__version__)
         raise typer.Exit
+
+
+def _about(
+    version: bool = typer.Option(
+        False, "--version", help="Show the version and leave.", is_eager=True, callback=_show_version
+    ),
+) -> None:
+    """A byte-level language-model trainer and laboratory: one looped block, routed spectral experts."""
 
 
 def _unused() -> None:

@@ -38,9 +38,7 @@ def show_result(report: "Report", *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"run": str(report.path), "stopped": None, **result}))
         return
-    print(
-        f"done: {result['total_steps']} steps, {result['trained_bytes']:,} bytes, {result['seconds']:.0f} s"
-    )
+    print(f"done: {result['total_steps']} steps, {result['trained_bytes']:,} bytes, {result['seconds']:.0f} s")
     if result["bpb"] is not None:
         record = RunDir.open(report.path).read_run()
         anchors = yardsticks(

@@ -18,18 +18,15 @@ EXAMPLES = """Examples:
 def resume(
     run: Annotated[Path, typer.Argument(help="Run directory.")],
     steps: Annotated[int | None, typer.Option(help="New length in optimiser steps.")] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="New length as a time budget, time spent included.")
-    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="New length as a time budget, time spent included.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
     log_every: Annotated[int | None, typer.Option(help="Steps between two metric rows.")] = None,
     eval_every: Annotated[int | None, typer.Option(help="Steps between two evaluations.")] = None,
     save_every: Annotated[int | None, typer.Option(help="Steps between two checkpoints.")] = None,
     audit: Annotated[bool, typer.Option("--audit", help="Fail unless every tensor moved.")] = False,
-    log_windows: Annotated[
-        bool, typer.Option("--log-windows", help="Record which windows every step reads.")
-    ] = False,
+    log_windows: Annotated[bool, typer.Option("--log-windows", help="Record which windows every step reads.")] = False,
+    sample_bytes: Annotated[int, typer.Option(min=0, help="Bytes of the sample at the end; 0 for none.")] = 400,
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
@@ -53,6 +50,12 @@ def resume(
     train = TrainConfig.model_validate(saved.train.model_dump() | given)
     config = RunConfig(model=saved.model, train=train, data=saved.data)
     request = Request(
-        path=run, resume=True, audit=audit, log_windows=log_windows, quiet=quiet, as_json=as_json
+        path=run,
+        resume=True,
+        audit=audit,
+        log_windows=log_windows,
+        sample_bytes=sample_bytes,
+        quiet=quiet,
+        as_json=as_json,
     )
     show_result(run_training(config, request), as_json=as_json)

@@ -36,6 +36,8 @@ class Request:
     overwrite: bool = False
     audit: bool = False
     log_windows: bool = False
+    sample_bytes: int = 400
+    """Length of the text that a completed run writes."""
     quiet: bool = False
     as_json: bool = False
 
@@ -51,9 +53,7 @@ class Report:
     """None when a signal stopped the run before it was complete."""
 
 
-def run_training(
-    config: "RunConfig", request: Request, *, origins: Mapping[str, str] | None = None
-) -> Report:
+def run_training(config: "RunConfig", request: Request, *, origins: Mapping[str, str] | None = None) -> Report:
     """Train as asked; `typer.Exit` with 128 + signal number after a signal, `DormouseError` when refused."""
     from dormouse.train.signals import StopRequest
 
@@ -67,7 +67,7 @@ def run_training(
         try:
             run = _open(config, request, display, origins or {})
             outcome = train(run, display, stop)
-            result = finish(run, display) if outcome.signal is None else None
+            result = finish(run, display, sample_bytes=request.sample_bytes) if outcome.signal is None else None
         finally:
             display.close()
             if run is not None:

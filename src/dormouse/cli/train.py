@@ -35,30 +35,20 @@ def train(
     ] = None,
     minutes: Annotated[float | None, typer.Option(help="Length as a time budget.")] = None,
     steps: Annotated[int | None, typer.Option(help="Length in optimiser steps.")] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Built-in corpus name, or a file or folder of any bytes.")
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="Built-in corpus name, or a file or folder of any bytes.")] = None,
     held_out: Annotated[str | None, typer.Option("--eval", help="Held-out file or folder.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run directory. [default: runs/<preset>-<date>-<time>]")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory. [default: runs/<preset>-<date>-<time>]")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random number.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads. [default: physical cores]")] = None,
-    batch_size: Annotated[
-        int | None, typer.Option("--batch-size", "--batch", help="Sequences a batch.")
-    ] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", "--batch", help="Sequences a batch.")] = None,
     seq_len: Annotated[int | None, typer.Option(help="Bytes a sequence.")] = None,
     grad_accum: Annotated[int | None, typer.Option(help="Batches an optimiser step.")] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate of AdamW.")] = None,
-    weight_decay: Annotated[
-        float | None, typer.Option("--weight-decay", "--wd", help="Decoupled decay.")
-    ] = None,
+    weight_decay: Annotated[float | None, typer.Option("--weight-decay", "--wd", help="Decoupled decay.")] = None,
     grad_clip: Annotated[float | None, typer.Option(help="Largest global gradient norm.")] = None,
     moe: Annotated[int | None, typer.Option("--moe", help="Experts a byte (moe_topk); 0 blends all.")] = None,
-    retract_every: Annotated[
-        int | None, typer.Option(help="Steps between two retractions; 0 is never.")
-    ] = None,
+    retract_every: Annotated[int | None, typer.Option(help="Steps between two retractions; 0 is never.")] = None,
     retract_iters: Annotated[int | None, typer.Option(help="Iterations a retraction.")] = None,
     log_every: Annotated[int | None, typer.Option(help="Steps between two metric rows.")] = None,
     eval_every: Annotated[int | None, typer.Option(help="Steps between two evaluations.")] = None,
@@ -67,9 +57,8 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
     audit: Annotated[bool, typer.Option("--audit", help="Fail unless every tensor moved.")] = False,
-    log_windows: Annotated[
-        bool, typer.Option("--log-windows", help="Record which windows every step reads.")
-    ] = False,
+    log_windows: Annotated[bool, typer.Option("--log-windows", help="Record which windows every step reads.")] = False,
+    sample_bytes: Annotated[int, typer.Option(min=0, help="Bytes of the sample at the end; 0 for none.")] = 400,
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
@@ -110,6 +99,7 @@ def train(
         overwrite=overwrite,
         audit=audit,
         log_windows=log_windows,
+        sample_bytes=sample_bytes,
         quiet=quiet,
         as_json=as_json,
     )

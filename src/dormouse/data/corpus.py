@@ -75,9 +75,7 @@ def _load(config: DataConfig, seq_len: int, eval_seq_len: int) -> Corpus:
     if config.eval is None:
         return _split(config, seq_len, eval_seq_len)
     train = shelf.load_train() if config.data == "shelf" else read_source("data", Path(config.data)).data
-    held_out = (
-        shelf.load_held_out() if config.eval == "shelf" else read_source("eval", Path(config.eval)).data
-    )
+    held_out = shelf.load_held_out() if config.eval == "shelf" else read_source("eval", Path(config.eval)).data
     return Corpus(
         name=config.data,
         train=train,
@@ -102,9 +100,7 @@ def _shelf() -> Corpus:
 def _split(config: DataConfig, seq_len: int, eval_seq_len: int) -> Corpus:
     source = read_source("data", Path(config.data))
     separator = config.separator_bytes()
-    cut, place = split_source(
-        source, train_min=seq_len + 1, held_out_min=eval_seq_len + 1, separator=separator
-    )
+    cut, place = split_source(source, train_min=seq_len + 1, held_out_min=eval_seq_len + 1, separator=separator)
     train, held_out = source.data[:cut], source.data[cut:]
     note = (
         f"no eval file named: the last {len(held_out):,} of {len(source.data):,} bytes of {config.data} "

@@ -38,9 +38,7 @@ def read_source(field: str, path: Path) -> Source:
         if path.is_dir():
             return _read_folder(field, path)
         if not path.is_file():
-            raise DataError(
-                f"{field}={path} is neither a file nor a folder; name a file that can be read twice"
-            )
+            raise DataError(f"{field}={path} is neither a file nor a folder; name a file that can be read twice")
         return Source(path, _map_file(field, path), (0,))
     except OSError as error:
         raise DataError(f"{field}={path} cannot be read ({error.strerror}); nothing was started") from error
@@ -65,9 +63,7 @@ def _read_folder(field: str, folder: Path) -> Source:
         position += len(raw)
         pieces.append(raw)
     if position == 0:
-        raise DataError(
-            f"{field}={folder}: all {len(paths)} files in it are empty (0 bytes); name a folder with text"
-        )
+        raise DataError(f"{field}={folder}: all {len(paths)} files in it are empty (0 bytes); name a folder with text")
     return Source(folder, np.frombuffer(b"".join(pieces), dtype=np.uint8), tuple(starts))
 
 

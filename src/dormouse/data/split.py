@@ -20,9 +20,7 @@ _BLOCK = 4_096
 _REACH = 1 << 16
 
 
-def split_source(
-    source: Source, *, train_min: int, held_out_min: int, separator: bytes | None
-) -> tuple[int, str]:
+def split_source(source: Source, *, train_min: int, held_out_min: int, separator: bytes | None) -> tuple[int, str]:
     """Offset of the first held-out byte, and in words what kind of place it is.
 
     `train_min` and `held_out_min` are the least bytes of each side; raises `DataError` when they do not fit.

@@ -56,9 +56,7 @@ class EvalWindow:
 
     def __iter__(self) -> Iterator[Batch]:
         for first in range(0, self.n_sequences, self.batch_size):
-            yield self._batch(
-                np.arange(first, min(first + self.batch_size, self.n_sequences), dtype=np.int64)
-            )
+            yield self._batch(np.arange(first, min(first + self.batch_size, self.n_sequences), dtype=np.int64))
 
     def positions(self, batch: Batch) -> np.ndarray:
         """int64 [B, T]: offset in the file of every target of `batch`; meaningless where mask is False."""
@@ -84,7 +82,5 @@ class EvalWindow:
         rows = np.zeros((len(ids), width), dtype=bool)
         for row, start in enumerate(ids * self.seq_len):
             stop = min(int(start) + width, self.scored_bytes)
-            rows[row, : stop - start] = document_starts(
-                self._data, int(start), stop, separator=self._separator
-            )
+            rows[row, : stop - start] = document_starts(self._data, int(start), stop, separator=self._separator)
         return to_tensor(rows)

@@ -40,9 +40,7 @@ def utilization(counts: Tensor | Sequence[int]) -> Utilization | None:
     total = number.sum()
     shares = number.double() / total.clamp(min=1)
     nats = -torch.xlogy(shares, shares).sum()
-    *parts, entropy, dead, assigned = torch.cat(
-        [shares, torch.stack([nats, (number == 0).sum(), total])]
-    ).tolist()
+    *parts, entropy, dead, assigned = torch.cat([shares, torch.stack([nats, (number == 0).sum(), total])]).tolist()
     if assigned == 0:
         return None
     spread = min(max(entropy / math.log(len(parts)), 0.0), 1.0) if len(parts) > 1 else 1.0

@@ -1,8 +1,8 @@
 """Plain causal softmax attention with rotary positions: the control of KDA.
 
 q, k, v and output are dense with bias; RoPE (base 10,000, half-split) acts on the whole head; scores are scaled by
-``head_dim ** -0.5``. A byte attends to the bytes of its own document only, carried ones included. The carried state is the
-rotated keys and the values of everything read so far, so it grows with the text, unlike KDA's.
+``head_dim ** -0.5``. A byte attends to the bytes of its own document only, carried ones included. The carried state
+is the rotated keys and the values of everything read so far, so it grows with the text, unlike KDA's.
 """
 
 import torch
@@ -43,9 +43,7 @@ class PlainAttention(nn.Module):
         assert state.keys is not None
         assert state.values is not None
         past = state.keys.shape[2]
-        q, k, v = (
-            p(x).view(B, T, self.heads, self.head_dim).transpose(1, 2) for p in (self.q, self.k, self.v)
-        )
+        q, k, v = (p(x).view(B, T, self.heads, self.head_dim).transpose(1, 2) for p in (self.q, self.k, self.v))
         position = torch.arange(past, past + T, device=x.device)
         keys = torch.cat([state.keys, rotate(k, position)], 2)
         values = torch.cat([state.values, v], 2)

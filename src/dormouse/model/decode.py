@@ -19,17 +19,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dormouse.model.controller import N_GATES
+from dormouse.model.decode_kda import KdaStep
+from dormouse.model.decode_memory import Found, MemoryStep
 from dormouse.model.dense_experts import DenseExperts
-from dormouse.model.engram import _EPS as QUERY_EPS
 from dormouse.model.engram import Engram
 from dormouse.model.experts import TsctExperts
-from dormouse.model.kda import _OUTPUT_EPS as HEAD_EPS
 from dormouse.model.kda import KdaMixer
 from dormouse.model.lm import Dormouse
 from dormouse.model.loop import LoopBlock
 from dormouse.model.records import LoopState, MixerState
-
-_UNIT_EPS = 1e-6  # the default of `ops.norm.l2_norm`
 
 
 def fits(model: nn.Module) -> TypeGuard[Dormouse]:
@@ -51,8 +49,7 @@ class _Shared:
 
     control_h0: Tensor  # [B, 3 + E], the controller's half that reads h0
     taps: Tensor | None  # [B, width, 3 H K], zero where the convolution would reach into another document
-    key: Tensor | None  # [B, d], n-gram key
-    value: Tensor | None  # [B, d], n-gram value
+    found: Found | None  # n-gram memory
 
 
 class ByteStep:
@@ -70,35 +67,30 @@ class ByteStep:
         self.eps, self.norm, self.rho = loop.norm.eps, loop.norm.weight, loop.rho
         self.expert_norm = None if loop.expert_norm is None else loop.expert_norm.weight
         self.iter_embed = loop.iter_embed.unbind(0)
-        self.mixer = None if loop.mixer is None else _KdaStep(cast(KdaMixer, loop.mixer))
-        self.engram = loop.engram
-        self.dense_half = None if loop.engram is None else loop.engram.dense_half
+        self.mixer = None if loop.mixer is None else KdaStep(cast(KdaMixer, loop.mixer))
+        self.memory = None if loop.engram is None else MemoryStep(loop.engram)
         self.experts = _ExpertStep(loop.experts)
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, state: LoopState) -> tuple[Tensor, LoopState]:
         """Read bytes ids int64 [B]; returns fp32 logits [B, 256] for the next one and the new state."""
         h0 = F.embedding(ids, self.embedding)
-        shared = self._share(ids, h0, state)
+        window = torch.cat([state.history, ids[:, None]], 1)
+        shared = self._share(h0, window, state.age)
         h, total, mixers = h0, torch.zeros_like(h0), []
         for i, mixer in enumerate(state.passes):
             h, mixer = self._pass(i, h, shared, mixer)
             total += h
             mixers.append(mixer)
-        history = torch.cat([state.history, ids[:, None]], 1)[:, 1:]
-        carried = LoopState(tuple(mixers), history, state.age + 1, state.position + 1)
+        carried = LoopState(tuple(mixers), window[:, 1:], state.age + 1, state.position + 1)
         return self.read_out(total / len(mixers)), carried
 
-    def _share(self, ids: Tensor, h0: Tensor, state: LoopState) -> _Shared:
-        key, value = None, None
-        if self.engram is not None:
-            memory = self.engram.look_up(ids[:, None], state.history, state.age[:, None])
-            key, value = memory.key[:, 0], memory.value[:, 0]
+    def _share(self, h0: Tensor, window: Tensor, age: Tensor) -> _Shared:
+        unit = self._unit(h0, _mean_square(h0))
         return _Shared(
-            control_h0=F.linear(self._control(h0, self._unit(h0, _mean_square(h0))), self.control_h0),
-            taps=None if self.mixer is None else self.mixer.taps_within(state.age),
-            key=key,
-            value=value,
+            control_h0=F.linear(self._control(h0, unit), self.control_h0),
+            taps=None if self.mixer is None else self.mixer.taps_within(age),
+            found=None if self.memory is None else self.memory.look_up(window, age),
         )
 
     def _pass(self, i: int, h: Tensor, shared: _Shared, state: MixerState) -> tuple[Tensor, MixerState]:
@@ -113,8 +105,8 @@ class ByteStep:
         if self.mixer is not None:
             y, state = self.mixer(x, state, shared.taps)
             y = y * (w_attn * self.gate_scale)
-        if self.engram is not None:
-            read = self._read_memory(self.engram, c, power, x, w_mem, shared)
+        if self.memory is not None and shared.found is not None:
+            read = self.memory(shared.found, c, power, x, w_mem)
             y = read if y is None else y + read
         if self.expert_norm is not None:
             c = c if y is None else torch.addcmul(c, y, self.rho)
@@ -131,73 +123,6 @@ class ByteStep:
     def _control(self, c: Tensor, unit: Tensor) -> Tensor:
         """What the controller reads of a context and its norm."""
         return unit if self.control_normed else c
-
-    def _read_memory(
-        self, engram: Engram, c: Tensor, power: Tensor, x: Tensor, w_mem: Tensor, shared: _Shared
-    ) -> Tensor:
-        """`Engram.forward` at one position."""
-        assert shared.key is not None
-        assert shared.value is not None
-        agreement = (shared.key * c).sum(-1, keepdim=True) * (power + QUERY_EPS).rsqrt() * self.d**-0.5
-        gate = (agreement.sign() * agreement.abs().clamp(min=1e-6).sqrt()).sigmoid()
-        lam = w_mem.clamp(max=engram.lam_max)
-        read = (lam * gate) * shared.value
-        return read if self.dense_half is None else read + (1 - lam) * self.dense_half(x)
-
-
-class _KdaStep:
-    """`KdaMixer` at one position: the recurrence, with both reads of the state in one product."""
-
-    def __init__(self, mixer: KdaMixer) -> None:
-        weights = mixer.prepare()
-        self.w_in, self.decay_rate = weights.w_in, weights.decay_rate
-        self.decay_up, self.dt_bias = mixer.decay_up.weight, mixer.dt_bias
-        self.gate_up = None if mixer.gate_up is None else mixer.gate_up.weight
-        self.out, self.out_norm = mixer.out.weight, mixer.out_norm
-        self.heads, self.head_dim = H, K = mixer.heads, mixer.head_dim
-        self.widths = [3 * H * K, mixer.decay_down.out_features, H, mixer.gate.out_features]
-        self.taps = None if mixer.conv is None else mixer.conv.flip(0)  # oldest first
-
-    def taps_within(self, age: Tensor) -> Tensor | None:
-        """Taps [B, width, 3 H K] that read nothing before the document; age int64 [B]."""
-        if self.taps is None:
-            return None
-        lag = torch.arange(len(self.taps) - 1, -1, -1, device=age.device)
-        return self.taps * (age[:, None] >= lag).to(self.taps.dtype)[..., None]
-
-    def __call__(self, x: Tensor, state: MixerState, taps: Tensor | None) -> tuple[Tensor, MixerState]:
-        """x [B, d] to [B, d], with the state after it."""
-        B, H, K = len(x), self.heads, self.head_dim
-        qkv, decay, beta, gate = F.linear(x, self.w_in).split(self.widths, -1)
-        tail = None
-        if taps is not None and state.conv_tail is not None:
-            window = torch.cat([state.conv_tail, qkv[:, None]], 1)
-            qkv, tail = (window * taps).sum(1), window[:, 1:]
-        heads = F.silu(qkv).view(B, 3, H, K)
-        qk, v = heads[:, :2], heads[:, 2]
-        qk = qk * (qk.square().sum(-1, keepdim=True) + _UNIT_EPS).rsqrt()
-        g = self.decay_rate * F.softplus(F.linear(decay, self.decay_up) + self.dt_bias).view(B, H, K)
-        assert state.memory is not None
-        o, memory = _delta_step(qk, v, g.exp(), beta.sigmoid(), state.memory)
-        o = o * (_mean_square(o) + HEAD_EPS).rsqrt() * self.out_norm
-        gate = gate if self.gate_up is None else F.linear(gate, self.gate_up)
-        return F.linear(o.reshape(B, H * K) * gate.sigmoid(), self.out), MixerState(memory, tail)
-
-
-def _delta_step(qk: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """One token of the gated delta rule.
-
-    qk [B, 2, H, K] unit queries and keys, v [B, H, V], decay [B, H, K] as a factor, beta [B, H],
-    state [B, H, K, V]. Reading after the write is reading before it plus (q . k) times the error.
-    Returns [B, H, V] and the new state.
-    """
-    S = state * decay.unsqueeze(-1)
-    reads = qk.transpose(1, 2) @ S
-    k = qk[:, 1]
-    error = beta.unsqueeze(-1) * (v - reads[:, :, 1])
-    overlap = (qk[:, 0] * k).sum(-1, keepdim=True)
-    o = torch.addcmul(reads[:, :, 0], overlap, error) * qk.shape[-1] ** -0.5
-    return o, S.addcmul_(k.unsqueeze(-1), error.unsqueeze(-2))
 
 
 class _ExpertStep:

@@ -1,9 +1,9 @@
 """Engram: a memory of hashed byte n-grams with a gated read (arXiv 2601.07372, in the original's byte form).
 
-Rows of the last 2, 3, 4 (or other orders) bytes are looked up once a forward: the hash does not depend on the hidden state.
-Each pass opens the memory by a gate from the agreement of its query with the row's key,
-``sigmoid(sign(s) sqrt(|s|))``, ``s = <RMSNorm(key), RMSNorm(query)> / sqrt(d)``. The read is mixed with a dense half under a
-hard cap: ``lam * read + (1 - lam) * W x`` with ``lam = min(w_mem, engram_lam_max)``.
+Rows of the last 2, 3, 4 (or other orders) bytes are looked up once a forward: the hash does not depend on the
+hidden state. Each pass opens the memory by a gate from the agreement of its query with the row's key,
+``sigmoid(sign(s) sqrt(|s|))``, ``s = <RMSNorm(key), RMSNorm(query)> / sqrt(d)``. The read is mixed with a dense
+half under a hard cap: ``lam * read + (1 - lam) * W x`` with ``lam = min(w_mem, engram_lam_max)``.
 """
 
 from dataclasses import dataclass
@@ -53,9 +53,7 @@ class Engram(nn.Module):
 
     def look_up(self, ids: Tensor, history: Tensor, age: Tensor) -> Memory:
         """Read the tables for bytes ``[B, T]``; see `ngram_rows` for history and age."""
-        rows, valid = ngram_rows(
-            ids, history, age, orders=self.orders, n_rows=self.n_rows, hash_name=self.hash_name
-        )
+        rows, valid = ngram_rows(ids, history, age, orders=self.orders, n_rows=self.n_rows, hash_name=self.hash_name)
         offset = torch.arange(len(self.orders), device=ids.device) * self.n_rows
         e = F.embedding(rows + offset, self.table, sparse=True) * valid.unsqueeze(-1)
         e = e.flatten(-2)
@@ -73,9 +71,7 @@ class Engram(nn.Module):
         Returns:
             ``[B, T, d]``.
         """
-        agreement = (memory.key * rms_norm(query, self.ones, _EPS)).sum(-1, keepdim=True) * query.shape[
-            -1
-        ] ** -0.5
+        agreement = (memory.key * rms_norm(query, self.ones, _EPS)).sum(-1, keepdim=True) * query.shape[-1] ** -0.5
         gate = (agreement.sign() * agreement.abs().clamp(min=1e-6).sqrt()).sigmoid()
         lam = w_mem.clamp(max=self.lam_max)
         read = (lam * gate) * memory.value

@@ -111,9 +111,7 @@ def stepper(model: nn.Module) -> Callable[[Tensor, LoopState], tuple[Tensor, Loo
     return ByteStep(model) if fits(model) else partial(step, model)
 
 
-def check_request(
-    num_bytes: int, seed: int, *, prefill_chunk: int = PREFILL_CHUNK, num_rows: int = 1
-) -> None:
+def check_request(num_bytes: int, seed: int, *, prefill_chunk: int = PREFILL_CHUNK, num_rows: int = 1) -> None:
     """Refuse counts and seeds that have no meaning, before the model does any work; raises `ConfigError`."""
     if num_bytes < 0:
         raise ConfigError(

@@ -1,9 +1,10 @@
 """Kimi Delta Attention as the sequence mixer of a pass (Kimi Linear, arXiv 2510.26692).
 
-Projections of x give q, k, v (short causal convolution if configured, SiLU; q and k of norm one per head), a write strength
-per head, a log decay per key channel ``g = -exp(A_log) softplus(low_rank(x) + bias)``, and an output gate. The state is
-``[H, K, V]`` in fp32, zero at the start of every pass and of every document. Decay starts between about 0.2 and 0.999 a
-byte, as in the reference implementation: ``A`` uniform in [1, 16], step sizes log-uniform in [1e-3, 1e-1].
+Projections of x give q, k, v (short causal convolution if configured, SiLU; q and k of norm one per head), a write
+strength per head, a log decay per key channel ``g = -exp(A_log) softplus(low_rank(x) + bias)``, and an output gate.
+The state is ``[H, K, V]`` in fp32, zero at the start of every pass and of every document. Decay starts between
+about 0.2 and 0.999 a byte, as in the reference implementation: ``A`` uniform in [1, 16], step sizes log-uniform in
+[1e-3, 1e-1].
 
 All weights that read x are concatenated once a forward and reused in every pass.
 """

@@ -1,8 +1,8 @@
 """The byte language model: ``Embedding(256) -> LoopBlock x max_iter -> RMSNorm -> lm_head``.
 
-There is one readout, ``lm_head(RMSNorm(mean_i out_proj(h_i)))``; it is trained, evaluated and generated from. ``out_proj`` is
-linear, so the mean is taken before it: one product instead of one a pass. Deep supervision sends every pass through the
-same projection, norm and head.
+There is one readout, ``lm_head(RMSNorm(mean_i out_proj(h_i)))``; it is trained, evaluated and generated from.
+``out_proj`` is linear, so the mean is taken before it: one product instead of one a pass. Deep supervision sends
+every pass through the same projection, norm and head.
 """
 
 import torch

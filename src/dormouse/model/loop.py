@@ -1,9 +1,10 @@
 """The loop block: one set of weights, several passes over the same bytes.
 
-Pass i reads ``c = h + e_i``. Attention mixes along time from a zero state of its own, memory reads the n-grams that were
-looked up once, the experts work byte by byte, and ``h <- c + rho * (gated sum)`` with a learned scalar rho (1 at the start).
-In the *parallel* layout all branches read one normed input; in the *sequential* layout the experts follow attention and
-memory with a norm of their own, so that already in the first pass they and their router see more than the current byte.
+Pass i reads ``c = h + e_i``. Attention mixes along time from a zero state of its own, memory reads the n-grams that
+were looked up once, the experts work byte by byte, and ``h <- c + rho * (gated sum)`` with a learned scalar rho (1
+at the start). In the *parallel* layout all branches read one normed input; in the *sequential* layout the experts
+follow attention and memory with a norm of their own, so that already in the first pass they and their router see
+more than the current byte.
 """
 
 from dataclasses import dataclass
@@ -100,9 +101,7 @@ class LoopBlock(nn.Module):
         carried = LoopState(tuple(mixers), history, age[:, -1] + 1, state.position + ids.shape[1])
         return LoopResult(hidden, carried, routing)
 
-    def _pass(
-        self, i: int, h: Tensor, ctx: _Context, state: MixerState
-    ) -> tuple[Tensor, MixerState, Routing]:
+    def _pass(self, i: int, h: Tensor, ctx: _Context, state: MixerState) -> tuple[Tensor, MixerState, Routing]:
         c = h + self.iter_embed[i]
         x = self.norm(c)
         control = self.controller.normed(c)
@@ -115,15 +114,11 @@ class LoopBlock(nn.Module):
             c = c if y is None else c + self.rho * y
             x, control, y = self.expert_norm(c), self.controller.normed(c), None
         logits = self.controller.router_logits(control, ctx.h0_controller)
-        flat, routing = self.experts(
-            x.flatten(0, 1), logits.flatten(0, 1), path=ctx.path, factors=ctx.factors
-        )
+        flat, routing = self.experts(x.flatten(0, 1), logits.flatten(0, 1), path=ctx.path, factors=ctx.factors)
         ffn = w_ffn * flat.view_as(x)
         return c + self.rho * (ffn if y is None else y + ffn), state, routing
 
-    def _mix(
-        self, x: Tensor, w_attn: Tensor, ctx: _Context, state: MixerState
-    ) -> tuple[Tensor | None, MixerState]:
+    def _mix(self, x: Tensor, w_attn: Tensor, ctx: _Context, state: MixerState) -> tuple[Tensor | None, MixerState]:
         if self.mixer is None:
             return None, state
         y, state = self.mixer(x, ctx.mixer_weights, state, ctx.age, ctx.bounds)

@@ -48,8 +48,7 @@ class LoopState:
     def detach(self) -> "LoopState":
         """The same state outside the autograd graph."""
         passes = tuple(
-            MixerState(**{k: None if v is None else v.detach() for k, v in vars(m).items()})
-            for m in self.passes
+            MixerState(**{k: None if v is None else v.detach() for k, v in vars(m).items()}) for m in self.passes
         )
         return LoopState(passes, self.history, self.age, self.position)
 

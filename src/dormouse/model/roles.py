@@ -6,7 +6,7 @@ Every module names the role of its own parameters; nothing is guessed from a par
 from collections.abc import Iterator
 from enum import StrEnum
 
-from torch import nn
+from torch import Tensor, nn
 
 
 class Role(StrEnum):
@@ -21,8 +21,9 @@ class Role(StrEnum):
     VECTOR = "vector"  # gains, biases, singular values: AdamW without decay
 
 
-def set_role(parameter: nn.Parameter, role: Role) -> nn.Parameter:
+def set_role(parameter: Tensor, role: Role) -> nn.Parameter:
     """Mark a parameter and return it."""
+    assert isinstance(parameter, nn.Parameter)
     parameter.role = role  # pyrefly: ignore[missing-attribute]
     return parameter
 

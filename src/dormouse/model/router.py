@@ -1,7 +1,8 @@
 """From router logits to gates: softmax over all experts, the k largest kept.
 
-Kept gates are not renormalised by default (Switch, arXiv 2101.03961): at k = 1 a renormalised gate is the constant 1 and
-the router would get no gradient from the language-model loss. The softmax runs in fp32 whatever the activations' format.
+Kept gates are not renormalised by default (Switch, arXiv 2101.03961): at k = 1 a renormalised gate is the constant
+1 and the router would get no gradient from the language-model loss. The softmax runs in fp32 whatever the
+activations' format.
 """
 
 from dataclasses import dataclass
@@ -43,12 +44,10 @@ class Router:
     def __post_init__(self) -> None:
         if not 0 <= self.top_k <= self.n_experts:
             raise ValueError(
-                f"top_k = {self.top_k} with n_experts = {self.n_experts}: must lie between 0 (blend of all) and n_experts"
+                f"top_k = {self.top_k} with n_experts = {self.n_experts}: must lie between 0 (blend) and n_experts"
             )
         if self.renormalize and self.top_k == 1:
-            raise ValueError(
-                "renormalize with top_k = 1 makes every gate 1: the router would get no gradient"
-            )
+            raise ValueError("renormalize with top_k = 1 makes every gate 1: the router would get no gradient")
 
     def __call__(self, logits: Tensor) -> Routing:
         """Route logits ``[N, E]``."""

@@ -1,9 +1,9 @@
 """A linear layer in spectral form: ``W = U diag(s) V^T`` with orthonormal U and V.
 
-``y = ((x U) * s) V^T``: two thin products instead of one wide one, ``r (d_in + d_out + 1)`` parameters. U and V are born
-orthonormal (QR of a normal matrix) and are kept so by a retraction after the optimiser step; s then holds the singular
-values. At initialisation s is the constant that keeps the mean square of its input (Spectral Compact Training,
-arXiv 2604.00733, trains in the same form).
+``y = ((x U) * s) V^T``: two thin products instead of one wide one, ``r (d_in + d_out + 1)`` parameters. U and V are
+born orthonormal (QR of a normal matrix) and are kept so by a retraction after the optimiser step; s then holds the
+singular values. At initialisation s is the constant that keeps the mean square of its input (Spectral Compact
+Training, arXiv 2604.00733, trains in the same form).
 """
 
 import torch

@@ -1,8 +1,8 @@
 """Load-balancing terms, computed from the router's probabilities before selection.
 
-Switch form (arXiv 2101.03961, eq. 4): ``E * sum_e f_e P_e`` with ``f_e`` the share of assignments of expert ``e`` and
-``P_e`` its mean probability over the counted tokens. It is 1 at uniform routing and tends to E as everything collapses on
-one expert. ``f`` carries no gradient; a token that is padding counts neither in ``f`` nor in ``P``.
+Switch form (arXiv 2101.03961, eq. 4): ``E * sum_e f_e P_e`` with ``f_e`` the share of assignments of expert ``e``
+and ``P_e`` its mean probability over the counted tokens. It is 1 at uniform routing and tends to E as everything
+collapses on one expert. ``f`` carries no gradient; a token that is padding counts neither in ``f`` nor in ``P``.
 """
 
 import torch

@@ -1,9 +1,9 @@
 """Short causal depthwise convolution over time, with a carried tail and document boundaries.
 
 ``y_t = sum_j w_j x_{t-j}`` for ``j = 0 .. width-1``, channel by channel. Inputs from before the sequence come from
-``tail`` (the last ``width - 1`` inputs of what was processed before); inputs from another document count as zero. Shifts
-and multiplications with a written-out backward: slices of a padded tensor make autograd fill a full-size zero tensor for
-every tap.
+``tail`` (the last ``width - 1`` inputs of what was processed before); inputs from another document count as zero.
+Shifts and multiplications with a written-out backward: slices of a padded tensor make autograd fill a full-size
+zero tensor for every tap.
 """
 
 from typing import Any
@@ -36,7 +36,7 @@ def short_conv(x: Tensor, weight: Tensor, tail: Tensor, age: Tensor | None = Non
 
 class _ShortConv(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, padded: Tensor, weight: Tensor, reach: Tensor | None) -> Tensor:  # noqa: D102
+    def forward(ctx: Any, padded: Tensor, weight: Tensor, reach: Tensor | None) -> Tensor:
         lag = weight.shape[0] - 1
         length = padded.shape[1] - lag
         y = padded[:, lag:] * weight[0]
@@ -48,8 +48,8 @@ class _ShortConv(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
-        (dy,) = grads
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
+        (dy,) = grad_outputs
         padded, weight, reach = ctx.saved_tensors
         lag = weight.shape[0] - 1
         length = padded.shape[1] - lag

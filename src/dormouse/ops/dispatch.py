@@ -1,8 +1,8 @@
 """Sending tokens to their experts and back.
 
-Tokens are copied once per selected expert and sorted by expert, so that each expert's rows are contiguous. `DispatchPlan`
-is the bookkeeping: which token stands in which sorted row, and where each expert's segment ends. A stable sort keeps the
-order of tokens inside a segment.
+Tokens are copied once per selected expert and sorted by expert, so that each expert's rows are contiguous.
+`DispatchPlan` is the bookkeeping: which token stands in which sorted row, and where each expert's segment ends. A
+stable sort keeps the order of tokens inside a segment.
 """
 
 from dataclasses import dataclass

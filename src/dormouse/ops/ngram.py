@@ -1,11 +1,13 @@
 """Rows of hashed n-gram tables.
 
-The key of position ``t`` and order ``n`` is FNV-1a (64 bit, offset basis 14695981039346656037, prime 1099511628211) of the
-last ``n`` bytes, oldest first; the row is the key modulo the number of rows, unsigned. ``original`` keeps the arithmetic of
-the system this one re-implements: an offset basis with one digit missing and only the low 31 bits of the key.
+The key of position ``t`` and order ``n`` is FNV-1a (64 bit, offset basis 14695981039346656037, prime 1099511628211)
+of the last ``n`` bytes, oldest first; the row is the key modulo the number of rows, unsigned. ``original`` keeps
+the arithmetic of the system this one re-implements: an offset basis with one digit missing and only the low 31 bits
+of the key.
 
-A position with fewer than ``n`` bytes of its own document has no n-gram: its row is reported as invalid and the caller
-reads zeros. Integers wrap modulo 2^64 on every device, and only the low bits are needed for tables of a power of two.
+A position with fewer than ``n`` bytes of its own document has no n-gram: its row is reported as invalid and the
+caller reads zeros. Integers wrap modulo 2^64 on every device, and only the low bits are needed for tables of a
+power of two.
 """
 
 import torch

@@ -38,7 +38,7 @@ def _inverse_root(x: Tensor, scale: float, eps: float) -> Tensor:
 
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:  # noqa: D102
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         root = _inverse_root(x, 1 / x.shape[-1], eps)
         unit = x * root
         ctx.save_for_backward(unit, weight, root)
@@ -46,8 +46,8 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
-        (dy,) = grads
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
+        (dy,) = grad_outputs
         unit, weight, root = ctx.saved_tensors
         product = dy * unit
         d_weight = product.flatten(0, -2).sum(0)
@@ -58,7 +58,7 @@ class _RmsNorm(torch.autograd.Function):
 
 class _L2Norm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:  # noqa: D102
+    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
         root = _inverse_root(x, 1.0, eps)
         unit = x * root
         ctx.save_for_backward(unit, root)
@@ -66,8 +66,8 @@ class _L2Norm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
-        (dy,) = grads
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
+        (dy,) = grad_outputs
         unit, root = ctx.saved_tensors
         along = (dy * unit).sum(-1, keepdim=True)
         return torch.addcmul(dy, unit, along, value=-1).mul_(root), None

@@ -1,9 +1,9 @@
 """Polar retraction: the nearest matrix with orthonormal columns, by a Newton-Schulz iteration.
 
-One step maps every singular value by ``p(s) = 1.875 s - 1.25 s^3 + 0.375 s^5``, whose fixed point 1 attracts everything in
-``(0, sqrt(7/3))``; near 1 the error of ``X^T X`` goes from ``e`` to ``5/8 e^3``. Factors that were orthonormal one optimiser
-step ago need one step. All iterations run on the small ``r x r`` Gram matrix in fp32 (or float64): two products touch the
-long side, whatever the number of steps.
+One step maps every singular value by ``p(s) = 1.875 s - 1.25 s^3 + 0.375 s^5``, whose fixed point 1 attracts
+everything in ``(0, sqrt(7/3))``; near 1 the error of ``X^T X`` goes from ``e`` to ``5/8 e^3``. Factors that were
+orthonormal one optimiser step ago need one step. All iterations run on the small ``r x r`` Gram matrix in fp32 (or
+float64): two products touch the long side, whatever the number of steps.
 """
 
 import torch
@@ -31,7 +31,7 @@ def polar(X: Tensor, iters: int) -> Tensor:
     gram = unit.transpose(-1, -2) @ unit
     bound = gram.abs().sum(-1, keepdim=True).amax(-2, keepdim=True).sqrt()
     norm = bound * largest
-    # Inside half of the basin the iteration converges as it is: dividing would throw healthy singular values away from 1.
+    # Inside the basin the iteration converges as it is: dividing would throw healthy singular values away from 1.
     scale = torch.where((norm > 0.75) & (norm < BASIN * 0.95), 1 / largest.clamp(min=1e-37), bound)
     scale = torch.where(largest > 0, scale, torch.ones_like(scale))
     return (unit / scale) @ _polynomial(gram / scale.square(), iters)

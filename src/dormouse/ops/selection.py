@@ -1,8 +1,8 @@
 """Top-k selection of experts with one tie rule.
 
-The k largest probabilities win; among equal probabilities the lower expert index wins, and the chosen ids are listed in
-that order. `torch.topk` and `torch.argmax` break ties differently from each other, so every path that selects calls this
-one function: a stable descending sort, which is the rule.
+The k largest probabilities win; among equal probabilities the lower expert index wins, and the chosen ids are
+listed in that order. `torch.topk` and `torch.argmax` break ties differently from each other, so every path that
+selects calls this one function: a stable descending sort, which is the rule.
 """
 
 import torch
@@ -24,8 +24,6 @@ def select_top_k(probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     n_experts = probs.shape[-1]
     if not 1 <= k <= n_experts:
-        raise ValueError(
-            f"top_k = {k} with {n_experts} experts: k must lie between 1 and the number of experts"
-        )
+        raise ValueError(f"top_k = {k} with {n_experts} experts: k must lie between 1 and the number of experts")
     ids = torch.argsort(probs.detach(), dim=-1, descending=True, stable=True)[..., :k]
     return probs.gather(-1, ids), ids

@@ -1,8 +1,9 @@
 """The spectral expert on rows that are already sorted by expert, forward and backward.
 
 One expert is ``y = (SiLU((x U1) V1^T) U2) V2^T`` with the singular values folded into ``U1`` and ``V2`` beforehand
-(``U1 = U diag(s)``, ``V2 = V diag(s)``): four thin products, nothing of width ``d x f`` is ever built. Experts without rows
-cost nothing and get a gradient of exactly zero. The f-wide intermediate is saved once, before its SiLU.
+(``U1 = U diag(s)``, ``V2 = V diag(s)``): four thin products, nothing of width ``d x f`` is ever built. Experts
+without rows cost nothing and get a gradient of exactly zero. The f-wide intermediate is saved once, before its
+SiLU.
 
 On a CPU the loop runs over contiguous segments; it reads the segment lengths on the host, which is where they are.
 """
@@ -30,9 +31,7 @@ def spectral_ffn(x: Tensor, counts: Tensor, U1: Tensor, V1: Tensor, U2: Tensor, 
     return _SpectralFfn.apply(x, counts.tolist(), U1, V1, U2, V2)
 
 
-def spectral_ffn_reference(
-    x: Tensor, expert: Tensor, U1: Tensor, V1: Tensor, U2: Tensor, V2: Tensor
-) -> Tensor:
+def spectral_ffn_reference(x: Tensor, expert: Tensor, U1: Tensor, V1: Tensor, U2: Tensor, V2: Tensor) -> Tensor:
     """The same for rows in any order with their expert ``[R]``, one row at a time."""
     rows = []
     for row, e in zip(x.unbind(0), expert.tolist(), strict=True):
@@ -52,9 +51,7 @@ def _segments(counts: list[int]) -> list[tuple[int, slice]]:
 
 class _SpectralFfn(torch.autograd.Function):
     @staticmethod
-    def forward(  # noqa: D102
-        ctx: Any, x: Tensor, counts: list[int], U1: Tensor, V1: Tensor, U2: Tensor, V2: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, counts: list[int], U1: Tensor, V1: Tensor, U2: Tensor, V2: Tensor) -> Tensor:
         (R, d), (f, r) = x.shape, V1.shape[1:]
         y, t1, t2 = x.new_empty(R, d), x.new_empty(R, r), x.new_empty(R, r)
         h = x.new_empty(R, f)
@@ -69,8 +66,8 @@ class _SpectralFfn(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
-        (dy,) = grads
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
+        (dy,) = grad_outputs
         x, t1, h, t2, U1, V1, U2, V2 = ctx.saved_tensors
         dx = torch.empty_like(x)
         dU1, dV1, dU2, dV2 = (torch.zeros_like(w) for w in (U1, V1, U2, V2))

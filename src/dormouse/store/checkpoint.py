@@ -48,9 +48,7 @@ def save(root: Path, step: int, state: Mapping[str, object], manifest_extra: Map
         warnings.simplefilter("ignore", UserWarning)  # "torch.distributed is uninitialized": meant so
         dcp.save(tensors, checkpoint_id=temporary, no_dist=True)
     write_json(temporary / _STATE, description)
-    files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in _content(temporary)
-    }
+    files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in _content(temporary)}
     content = {name: tree.digest(part) for name, part in state.items()}
     write_json(
         temporary / _MANIFEST,
@@ -154,11 +152,7 @@ def tidy(root: Path) -> None:
 
 
 def _refuse_non_finite(tensors: Mapping[str, Tensor], step: int) -> None:
-    bad = [
-        name
-        for name, value in tensors.items()
-        if value.is_floating_point() and not torch.isfinite(value).all()
-    ]
+    bad = [name for name, value in tensors.items() if value.is_floating_point() and not torch.isfinite(value).all()]
     if bad:
         raise TrainingHalted(
             f"the state at step {step} holds non-finite numbers ({', '.join(bad[:3])}); it was not saved, "

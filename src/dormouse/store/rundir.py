@@ -77,8 +77,7 @@ class RunDir:
         if not run.run_json.is_file():
             state = "has no run.json" if path.is_dir() else "does not exist"
             raise RunDirError(
-                f"{path} {state}: there is no run to read there. Give the directory that `dormouse train "
-                f"--out` made."
+                f"{path} {state}: there is no run to read there. Give the directory that `dormouse train --out` made."
             )
         return run
 
@@ -127,9 +126,7 @@ class RunDir:
         try:
             return json.loads(self.run_json.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise RunDirError(
-                f"{self.run_json} is not JSON ({error}); restore it, or start a new run."
-            ) from None
+            raise RunDirError(f"{self.run_json} is not JSON ({error}); restore it, or start a new run.") from None
 
     def write_run(self, content: dict) -> None:
         """Replace run.json, completely or not at all."""

@@ -76,9 +76,7 @@ def _collect(description: object, found: dict[str, Tensor]) -> None:
         return
     if "tensor" in description:
         if description["dtype"] not in _DTYPES:
-            raise CheckpointError(
-                f"tensor {description['tensor']}: unknown number format {description['dtype']}"
-            )
+            raise CheckpointError(f"tensor {description['tensor']}: unknown number format {description['dtype']}")
         found[description["tensor"]] = torch.empty(description["shape"], dtype=_DTYPES[description["dtype"]])
     for item in description.get("list", description.get("tuple", [])):
         _collect(item, found)

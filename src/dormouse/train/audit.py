@@ -79,9 +79,7 @@ class MovementAudit:
 
     def _trainable(self) -> list[tuple[str, nn.Parameter]]:
         return [
-            (name, value)
-            for name, value in self._model.named_parameters()
-            if value.requires_grad and value.numel()
+            (name, value) for name, value in self._model.named_parameters() if value.requires_grad and value.numel()
         ]
 
 

@@ -103,9 +103,7 @@ def _score(
         bits.append(_bits(logits, batch.targets.to(device)).cpu().numpy()[counted])
         if with_places:
             places.append(window.positions(batch)[counted])
-    return np.concatenate(bits).astype(np.float64), np.concatenate(places) if places else np.empty(
-        0, np.int64
-    )
+    return np.concatenate(bits).astype(np.float64), np.concatenate(places) if places else np.empty(0, np.int64)
 
 
 def _bits(logits: Tensor, targets: Tensor) -> Tensor:

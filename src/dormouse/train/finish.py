@@ -73,9 +73,7 @@ def _write_weights(weights: dict, path: Path, run: Run, step: int) -> None:
         "model_config": run.config.model.model_dump_json(),
         "train_data_sha256": run.corpus.train_sha256,
     }
-    save_file(
-        {name: tensor.contiguous().clone() for name, tensor in weights.items()}, temporary, metadata=metadata
-    )
+    save_file({name: tensor.contiguous().clone() for name, tensor in weights.items()}, temporary, metadata=metadata)
     temporary.replace(path)
     sync_folder(path.parent)
 

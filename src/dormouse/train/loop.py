@@ -37,9 +37,7 @@ def train(run: Run, display: Display, stop: StopRequest) -> Outcome:
     Raises `TrainingHalted` on non-finite steps in a row, a non-finite evaluation, or a failed movement audit.
     """
     progress, clock = run.state.progress, Clock(run.state.elapsed_seconds)
-    audit = (
-        MovementAudit(run.state.model, n_experts=run.config.model.n_experts) if run.options.audit else None
-    )
+    audit = MovementAudit(run.state.model, n_experts=run.config.model.n_experts) if run.options.audit else None
     run.state.model.train()
     while True:
         _decide_length(run, display, clock)
@@ -64,9 +62,7 @@ def _decide_length(run: Run, display: Display, clock: Clock) -> None:
     total = progress.total_steps = run.schedule.total_from(progress.step)
     values = {"event": "length_decided", "total_steps": total, "minutes": run.config.train.minutes}
     run.metrics.write("event", progress.step, values)
-    display.say(
-        f"length decided at step {progress.step}: {total} steps in all; the same run: --steps {total}"
-    )
+    display.say(f"length decided at step {progress.step}: {total} steps in all; the same run: --steps {total}")
 
 
 def _step(run: Run, display: Display, clock: Clock, audit: MovementAudit | None) -> None:
@@ -129,9 +125,7 @@ def _evaluate(run: Run, display: Display, stop: StopRequest) -> bool:
     """Score the held-out window; returns whether it is the best so far."""
     progress, registers = run.state.progress, run.corpus.registers
     try:
-        result = evaluate(
-            run.state.model, run.window, registers=registers, should_stop=lambda: stop.requested
-        )
+        result = evaluate(run.state.model, run.window, registers=registers, should_stop=lambda: stop.requested)
     except TrainingHalted as error:
         values = {"event": "non_finite_evaluation", "message": str(error)}
         run.metrics.write("event", progress.step, values)
@@ -174,6 +168,4 @@ def _judge(run: Run, display: Display, audit: MovementAudit) -> None:
             f"{', '.join(still[:8])}. They were saved and counted but not trained; see the audit event in "
             f"metrics.jsonl."
         )
-    display.say(
-        f"movement audit: all {sum(m.expected for m in movements)} tensors that should have moved did"
-    )
+    display.say(f"movement audit: all {sum(m.expected for m in movements)} tensors that should have moved did")

@@ -46,9 +46,7 @@ def pick_device(name: str) -> tuple[torch.device, str | None]:
 
 def default_threads() -> int:
     """Physical cores this process may use: hyper-threads count once, control-group limits are obeyed."""
-    available = (
-        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    )
+    available = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     cores = {_siblings(cpu) for cpu in available}
     return max(1, min(len(cores), _quota(len(available))))
 

@@ -1,7 +1,7 @@
 """Muon for stacks of matrices: momentum, then an orthogonalised update (K. Jordan et al., 2024).
 
-Matrices of the same shape are orthogonalised in one batched call, whatever parameter they come from: a dense weight is one
-matrix, a per-head weight is one matrix a head, a stack of factors one a factor. Weight decay is decoupled.
+Matrices of the same shape are orthogonalised in one batched call, whatever parameter they come from: a dense weight
+is one matrix, a per-head weight is one matrix a head, a stack of factors one a factor. Weight decay is decoupled.
 """
 
 from collections import defaultdict

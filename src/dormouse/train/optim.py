@@ -1,8 +1,9 @@
 """Which optimiser trains what, and the bundle that steps them together.
 
-Groups follow the role that each module gave its parameters: dense matrices and spectral factors go to Muon (queries, keys and
-values head by head; factors without decay, since decay would shrink what the retraction restores), n-gram tables to a
-row-wise Adagrad, everything else to AdamW. With ``optimizer = "adamw"`` matrices and factors go to AdamW too.
+Groups follow the role that each module gave its parameters: dense matrices and spectral factors go to Muon
+(queries, keys and values head by head; factors without decay, since decay would shrink what the retraction
+restores), n-gram tables to a row-wise Adagrad, everything else to AdamW. With ``optimizer = "adamw"`` matrices and
+factors go to AdamW too.
 """
 
 from dataclasses import dataclass

@@ -34,16 +34,12 @@ def saved_config(directory: RunDir) -> RunConfig:
             data=DataConfig.model_validate(sections["data"]),
         )
     except (KeyError, TypeError):
-        raise RunDirError(
-            f"{directory.run_json} holds no configuration; restore it, or start a new run."
-        ) from None
+        raise RunDirError(f"{directory.run_json} holds no configuration; restore it, or start a new run.") from None
 
 
 def check_same_run(directory: RunDir, config: RunConfig) -> None:
     """Raise `ResumeMismatch`, showing the differences, when `config` is not the run's own."""
-    conflicts = [
-        item for item in resume_conflicts(saved_config(directory), config) if item.key not in _PLACES
-    ]
+    conflicts = [item for item in resume_conflicts(saved_config(directory), config) if item.key not in _PLACES]
     if conflicts:
         raise ResumeMismatch(
             f"{directory.path} was made with other settings; another run would have continued from its "
@@ -117,11 +113,7 @@ def _changes(previous: dict, prepared: Prepared) -> dict[str, list]:
 
 
 def _announce(report: Callable[[str], None], step: int, changed: dict[str, list], *, found: bool) -> None:
-    report(
-        f"resumed at step {step}"
-        if found
-        else "no complete checkpoint yet: starting again at step 0 from the seed"
-    )
+    report(f"resumed at step {step}" if found else "no complete checkpoint yet: starting again at step 0 from the seed")
     for key, (before, now) in changed.items():
         report(f"{key} changed: {before} -> {now}")
     if "steps" in changed or "minutes" in changed:

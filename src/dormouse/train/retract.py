@@ -1,7 +1,7 @@
 """Bring all spectral factors of a model back to orthonormal columns, batched by shape.
 
-Every factor of the model is included: experts, output projection, head. The largest error that is left is returned, never
-assumed.
+Every factor of the model is included: experts, output projection, head. The largest error that is left is returned,
+never assumed.
 """
 
 from collections import defaultdict

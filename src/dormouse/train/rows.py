@@ -39,9 +39,7 @@ def train_row(run: Run, reading: TallyReading, clock: Clock) -> dict:
         "orthogonality_error": _orthogonality(run),
         "bytes_per_second": clock.bytes_per_second(),
         "elapsed_seconds": clock.elapsed(),
-        "seconds_left": clock.seconds_left(
-            step=progress.step, total=progress.total_steps, minutes=train.minutes
-        ),
+        "seconds_left": clock.seconds_left(step=progress.step, total=progress.total_steps, minutes=train.minutes),
     }
     if reading.utilization is not None:
         use = reading.utilization

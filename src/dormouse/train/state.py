@@ -78,9 +78,7 @@ class TrainState:
             if value.is_floating_point() and value.dtype not in (torch.float32, torch.float64)
         ]
         if narrow:
-            raise TypeError(
-                f"masters are fp32, but {narrow[0]} is {self.model.get_parameter(narrow[0]).dtype}"
-            )
+            raise TypeError(f"masters are fp32, but {narrow[0]} is {self.model.get_parameter(narrow[0]).dtype}")
 
     def state_dict(self) -> dict:
         """The state as nested dictionaries of tensors (references) and plain values."""
@@ -122,8 +120,7 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     ]
     if problems:
         raise CheckpointError(
-            f"the checkpoint is of another model: {'; '.join(sorted(problems)[:3])}. Use the configuration "
-            f"in run.json."
+            f"the checkpoint is of another model: {'; '.join(sorted(problems)[:3])}. Use the configuration in run.json."
         )
     model.load_state_dict(weights)
 

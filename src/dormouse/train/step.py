@@ -81,9 +81,7 @@ class StepResult:
         return self.ce + self.aux
 
 
-def train_step(
-    state: TrainState, batches: Sequence[Batch], *, lr_scale: float, settings: StepSettings
-) -> StepResult:
+def train_step(state: TrainState, batches: Sequence[Batch], *, lr_scale: float, settings: StepSettings) -> StepResult:
     """Train on one window of micro-batches (any number of them, of any sizes) and count it in `state`."""
     step = state.progress.step
     state.optimizer.zero_grad()
@@ -106,9 +104,7 @@ def train_step(
     return StepResult(nats, aux, scored, norm, skipped)
 
 
-def forward_backward(
-    state: TrainState, batches: Sequence[Batch], settings: StepSettings
-) -> tuple[Tensor, Tensor, int]:
+def forward_backward(state: TrainState, batches: Sequence[Batch], settings: StepSettings) -> tuple[Tensor, Tensor, int]:
     """Leave the window's gradient in the model; returns (sum of nats, auxiliary term, scored bytes)."""
     scored = sum(int(batch.mask.sum()) for batch in batches)
     positions = sum(batch.inputs.numel() for batch in batches)
@@ -120,9 +116,7 @@ def forward_backward(
         out = _forward(state, batch)
         part = _cross_entropy(out.logits, batch, state.device)
         share = batch.inputs.numel() / positions
-        extra = (
-            _balance(out, settings, state.device) * share + _deep(out, batch, settings, state.device) / scored
-        )
+        extra = _balance(out, settings, state.device) * share + _deep(out, batch, settings, state.device) / scored
         (part / scored + extra).backward()
         nats, aux = nats + part.detach(), aux + extra.detach()
         if out.routing is not None and out.routing.ids is not None:
@@ -138,9 +132,7 @@ def _forward(state: TrainState, batch: Batch) -> LoopOutput:
 def _cross_entropy(logits: Tensor, batch: Batch, device: torch.device) -> Tensor:
     """Sum of nats over the scored bytes of one micro-batch; 0 with zero gradient when there is none."""
     targets = batch.targets.masked_fill(~batch.mask, _IGNORED).to(device, non_blocking=True)
-    return functional.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), ignore_index=_IGNORED, reduction="sum"
-    )
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=_IGNORED, reduction="sum")
 
 
 def _balance(out: LoopOutput, settings: StepSettings, device: torch.device) -> Tensor:

@@ -1,9 +1,9 @@
 """Row-wise Adagrad for tables of which a batch reads a thousandth.
 
-Each row keeps one number, the sum over steps of its gradient's mean square; its step is the gradient over the root of that
-sum. A row that was read once moves by the full rate, a row that was read n times by about ``1 / sqrt(n)`` of it: what a
-count would do. (Adagrad: Duchi et al., 2011; row-wise as in embedding tables of recommender systems.) The gradient must be
-sparse; rows that were not read keep their bits.
+Each row keeps one number, the sum over steps of its gradient's mean square; its step is the gradient over the root
+of that sum. A row that was read once moves by the full rate, a row that was read n times by about ``1 / sqrt(n)``
+of it: what a count would do. (Adagrad: Duchi et al., 2011; row-wise as in embedding tables of recommender systems.)
+The gradient must be sparse; rows that were not read keep their bits.
 """
 
 import torch

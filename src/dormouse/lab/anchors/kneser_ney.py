@@ -30,9 +30,7 @@ class KneserNey:
 
     def __init__(self, train: np.ndarray, *, max_order: int = MAX_ORDER) -> None:
         if not 1 <= max_order <= MAX_ORDER or len(train) < max_order:
-            raise ValueError(
-                f"max_order={max_order} needs 1..{MAX_ORDER} and as many bytes of text ({len(train)})"
-            )
+            raise ValueError(f"max_order={max_order} needs 1..{MAX_ORDER} and as many bytes of text ({len(train)})")
         counted = count_tables(train, max_order)
         self._top = [_Level(table) for table in counted]
         self._lower = [_Level(continuation_table(table)) for table in counted[1:]]
@@ -49,9 +47,7 @@ class KneserNey:
         codes = np.uint64(int.from_bytes(known, "big") << 8) + np.arange(256, dtype=np.uint64)
         return self._probabilities(codes, np.full(256, len(known)), [order])[order]
 
-    def _probabilities(
-        self, codes: np.ndarray, context: np.ndarray, orders: Sequence[int]
-    ) -> dict[int, np.ndarray]:
+    def _probabilities(self, codes: np.ndarray, context: np.ndarray, orders: Sequence[int]) -> dict[int, np.ndarray]:
         """`codes` hold the byte in question last; `context` says how many bytes before it are real."""
         out = {}
         lower = np.full(len(codes), 1 / 256)

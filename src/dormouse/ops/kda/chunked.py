@@ -1,15 +1,16 @@
 """The gated delta rule over chunks of tokens, with a hand-written backward.
 
-Inside a chunk, with ``P`` the decay from the chunk's start to a token and ``Z`` from behind a token to the chunk's end::
+Inside a chunk, with ``P`` the decay from the chunk's start to a token and ``Z`` from behind a token to the chunk's
+end::
 
     A_ij = <k_i D_ij, k_j>  (i > j)       Q_ij = <q_i D_ij, k_j>  (i >= j)       L = diag(beta) A
     R = beta (v - (k P) S)                N = (I + L)^-1 R                       (N holds the d_t of the recurrence)
     O = (q P) S + Q N                     S' = diag(a_C) S + (k Z)^T N
 
-Only the two lines with ``S`` are sequential; they are three small products a chunk. Everything else is batched over all
-chunks of all sequences. The gradient of the log decay needs neither an exponential nor a division: with
-``dq, dk_row, dk_col`` the gradients through the decay-weighted scores, ``dG = q dq + k (dk_row - dk_col)``, plus two terms
-at the chunk's last token, and ``dg`` is its reverse cumulative sum.
+Only the two lines with ``S`` are sequential; they are three small products a chunk. Everything else is batched over
+all chunks of all sequences. The gradient of the log decay needs neither an exponential nor a division: with ``dq,
+dk_row, dk_col`` the gradients through the decay-weighted scores, ``dG = q dq + k (dk_row - dk_col)``, plus two
+terms at the chunk's last token, and ``dg`` is its reverse cumulative sum.
 """
 
 from typing import Any
@@ -65,7 +66,7 @@ def _from_chunks(x: Tensor, shape: tuple[int, int, int], length: int) -> Tensor:
 
 class _Chunked(torch.autograd.Function):
     @staticmethod
-    def forward(  # noqa: D102
+    def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, chunk: int
     ) -> tuple[Tensor, Tensor]:
         B, T, H, K = q.shape
@@ -86,15 +87,15 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
         kq, v, a, b, AQ, inverse, W, S, N = ctx.saved_tensors
         B, T, H, n_chunks = ctx.sizes
         C, K, V = *a.shape[1:], v.shape[-1]
-        dO = _to_chunks(grads[0], C, 0)
+        dO = _to_chunks(grad_outputs[0], C, 0)
         grown = tree.grow(kq, a)
         kP, qP = grown.rows.unbind(1)
         dN_local, dS_local = AQ[:, 1].transpose(1, 2) @ dO, qP.transpose(1, 2) @ dO
-        dN, dS, d_state = _scan_backward(dN_local, dS_local, W, grown, grads[1].reshape(-1, K, V), n_chunks)
+        dN, dS, d_state = _scan_backward(dN_local, dS_local, W, grown, grad_outputs[1].reshape(-1, K, V), n_chunks)
         dR = inverse.transpose(1, 2) @ dN
         dv = dR * b
         d_rows = torch.cat([-dv, dO], 1).bmm(S.transpose(1, 2)).view_as(kq)
@@ -119,9 +120,7 @@ class _Chunked(torch.autograd.Function):
         return dq, dk, dv, dg, _from_chunks(db.unsqueeze(-1), sizes, T).squeeze(-1), d_state.view(B, H, K, V), None
 
 
-def _scan(
-    UW: Tensor, grown: tree.Tree, state: Tensor, n_chunks: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def _scan(UW: Tensor, grown: tree.Tree, state: Tensor, n_chunks: int) -> tuple[Tensor, Tensor, Tensor]:
     """The sequential part: states before each chunk ``[M, K, V]``, errors ``[M, C, V]``, final state ``[G, K, V]``."""
     (G, K, V), C = state.shape, UW.shape[1]
     U, W = UW.view(G, n_chunks, C, -1).split([V, K], -1)
@@ -139,7 +138,7 @@ def _scan(
 def _scan_backward(
     dN: Tensor, dS_local: Tensor, W: Tensor, grown: tree.Tree, d_state: Tensor, n_chunks: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Reverse of `_scan`: complete ``dN`` ``[M, C, V]``, gradient of the state after each chunk, and of the first state."""
+    """Reverse of `_scan`: complete ``dN`` ``[M, C, V]``, gradients of the state after each chunk and of the first."""
     (G, K, V), C = d_state.shape, W.shape[1]
     dN, dS_local = dN.view(G, n_chunks, C, V), dS_local.view(G, n_chunks, K, V)
     W_T = W.view(G, n_chunks, C, K).transpose(2, 3)
@@ -149,7 +148,5 @@ def _scan_backward(
     for n in range(n_chunks - 1, -1, -1):
         dS_all[n] = d_state
         torch.baddbmm(dN[:, n], kZ[:, n], d_state, out=dN_all[n])
-        d_state = torch.baddbmm(
-            torch.addcmul(dS_local[:, n], decay[:, n], d_state), W_T[:, n], dN_all[n], alpha=-1
-        )
+        d_state = torch.baddbmm(torch.addcmul(dS_local[:, n], decay[:, n], d_state), W_T[:, n], dN_all[n], alpha=-1)
     return dN_all.transpose(0, 1).reshape(-1, C, V), dS_all.transpose(0, 1).reshape(-1, K, V), d_state

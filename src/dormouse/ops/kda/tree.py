@@ -81,7 +81,7 @@ def scores_backward(tree: Tree, d_scores: Tensor, d_rows: Tensor, d_cols: Tensor
         d_rows: gradient of ``tree.rows`` ``[M, 2, C, K]``; becomes that of the leaves' rows ``kq * a``.
         d_cols: gradient of ``tree.cols`` ``[M, C, K]``; becomes that of the keys as columns.
     """
-    M, _, C, K = d_rows.shape
+    M, K = d_rows.shape[0], d_rows.shape[-1]
     for level in reversed(tree.levels):
         blocks, m = level.cols.shape[1:3]
         second = d_rows.view(M, 2, blocks, 2, m, K)[:, :, :, 1]
