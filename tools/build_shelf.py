@@ -88,9 +88,7 @@ def build(root: Path, texts: Path) -> tuple[bytes, bytes]:
     plays = [clean(path.read_bytes()) for path in sorted(texts.glob("*_gut.txt"))]
     verses = read_verses(root)
     cut = next(number for number, verse in enumerate(verses) if verse[0] == FIRST_HELD_OUT_BOOK)
-    train = join(
-        [*(novels[name] for name in TRAIN_NOVELS), *plays[:-HELD_OUT_PLAYS], scripture(verses[:cut])]
-    )
+    train = join([*(novels[name] for name in TRAIN_NOVELS), *plays[:-HELD_OUT_PLAYS], scripture(verses[:cut])])
     streams = (novels[HELD_OUT_NOVEL], join(plays[-HELD_OUT_PLAYS:]), scripture(verses[cut:]))
     return train.encode(), deal([text.encode() for text in streams])
 
@@ -120,9 +118,7 @@ def deal(streams: list[bytes]) -> bytes:
 def read_verses(root: Path) -> list[tuple[str, str, str, str]]:
     """(book, chapter, verse, text) of all 31,102 verses, as the Bible program of the package prints them."""
     command = [root / "usr/bin/bible", "-f", "Gen1:1-Rev22:21"]
-    printed = subprocess.run(command, cwd=root / "usr/lib", check=True, capture_output=True).stdout.decode(
-        "ascii"
-    )
+    printed = subprocess.run(command, cwd=root / "usr/lib", check=True, capture_output=True).stdout.decode("ascii")
     pattern = re.compile(r"(.+?)(\d+):(\d+) (.*)")
     return [match.groups() for line in printed.splitlines() if (match := pattern.fullmatch(line))]
 

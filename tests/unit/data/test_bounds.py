@@ -11,9 +11,7 @@ def as_bytes(text: bytes) -> np.ndarray:
 
 def starts(text: bytes, separator: bytes, start: int = 0, stop: int | None = None) -> list[int]:
     stop = len(text) if stop is None else stop
-    return (
-        start + np.flatnonzero(document_starts(as_bytes(text), start, stop, separator=separator))
-    ).tolist()
+    return (start + np.flatnonzero(document_starts(as_bytes(text), start, stop, separator=separator))).tolist()
 
 
 def test_a_document_starts_at_the_first_byte_and_after_each_separator():

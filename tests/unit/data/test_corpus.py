@@ -14,9 +14,7 @@ from dormouse.data.corpus import Corpus, load_corpus
 from dormouse.errors import DataError
 
 
-def load(
-    data: object = "shelf", held_out: object = None, *, seq_len=256, eval_seq_len=512, dedup=False
-) -> Corpus:
+def load(data: object = "shelf", held_out: object = None, *, seq_len=256, eval_seq_len=512, dedup=False) -> Corpus:
     config = DataConfig(data=str(data), eval=None if held_out is None else str(held_out))
     return load_corpus(config, seq_len=seq_len, eval_seq_len=eval_seq_len, dedup=dedup)
 
@@ -43,9 +41,7 @@ def test_own_text_gives_its_end_as_held_out_and_says_so(tmp_path):
     assert len(corpus.held_out) / 300_000 == pytest.approx(0.05, abs=0.015)
     assert corpus.train_sha256 == hashlib.sha256(corpus.train.tobytes()).hexdigest()
     assert corpus.held_out_sha256 == hashlib.sha256(corpus.held_out.tobytes()).hexdigest()
-    assert re.search(
-        rf"no eval file named: the last {len(corpus.held_out):,} of 300,000 bytes", corpus.notes[0]
-    )
+    assert re.search(rf"no eval file named: the last {len(corpus.held_out):,} of 300,000 bytes", corpus.notes[0])
 
 
 def test_a_named_held_out_file_is_taken_whole(tmp_path):
@@ -66,9 +62,7 @@ def test_context_plus_one_bytes_on_each_side_are_enough_and_one_less_is_not(tmp_
     load(train, held_out)
     with pytest.raises(DataError, match=r"train text of .*t holds 257 bytes, .*seq_len=257 needs 258 bytes"):
         load(train, held_out, seq_len=257)
-    with pytest.raises(
-        DataError, match=r"held-out text of .*h holds 513 bytes, .*eval_seq_len=513 needs 514 bytes"
-    ):
+    with pytest.raises(DataError, match=r"held-out text of .*h holds 513 bytes, .*eval_seq_len=513 needs 514 bytes"):
         load(train, held_out, eval_seq_len=513)
 
 

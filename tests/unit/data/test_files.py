@@ -36,9 +36,7 @@ def test_a_folder_is_joined_in_the_order_of_relative_paths_as_bytes(tmp_path):
     expected = sorted(names, key=os.fsencode)
     assert expected == ["B.txt", "a.txt", "a/b/c", "a/z.txt", "b.txt", "\u00e9.txt"]
     assert source.data.tobytes() == b"".join(name.encode() + b"\r\n" for name in expected)
-    assert [source.data.tobytes()[start:][:1] for start in source.starts] == [
-        name.encode()[:1] for name in expected
-    ]
+    assert [source.data.tobytes()[start:][:1] for start in source.starts] == [name.encode()[:1] for name in expected]
 
 
 def test_names_that_start_with_a_dot_are_left_out(tmp_path):

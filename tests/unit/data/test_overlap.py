@@ -17,14 +17,9 @@ def slow_overlap(train: bytes, held_out: bytes, width: int) -> tuple[set[int], s
     in_train = {train[i : i + width] for i in range(len(train) - width + 1)}
     in_held = {held_out[i : i + width] for i in range(len(held_out) - width + 1)}
     held = {
-        i + k
-        for i in range(len(held_out) - width + 1)
-        if held_out[i : i + width] in in_train
-        for k in range(width)
+        i + k for i in range(len(held_out) - width + 1) if held_out[i : i + width] in in_train for k in range(width)
     }
-    trained = {
-        i + k for i in range(len(train) - width + 1) if train[i : i + width] in in_held for k in range(width)
-    }
+    trained = {i + k for i in range(len(train) - width + 1) if train[i : i + width] in in_held for k in range(width)}
     return held, trained
 
 

@@ -24,10 +24,7 @@ def test_a_single_position_has_the_image_it_has_among_all():
 
 def test_seeds_and_epochs_give_unrelated_orders():
     n = 10_000
-    orders = [
-        permute(np.arange(n), n, seed=s, epoch=e)
-        for s, e in ((0, 0), (0, 1), (1, 0), (1, 1), (10, 0), (0, 10))
-    ]
+    orders = [permute(np.arange(n), n, seed=s, epoch=e) for s, e in ((0, 0), (0, 1), (1, 0), (1, 1), (10, 0), (0, 10))]
     for i, one in enumerate(orders):
         for other in orders[:i]:
             # Two independent orders agree at Poisson(1) many places; 12 or more has probability below 1e-9.

@@ -89,10 +89,6 @@ def test_iterating_twice_gives_the_same_batches():
 def test_document_starts_are_those_of_the_file():
     text = np.frombuffer(b"abc|defg|hijk", dtype=np.uint8)
     window = EvalWindow(text, batches=None, batch_size=2, seq_len=5, separator=b"|")
-    marked = [
-        batch.window_ids[row] * 5 + column
-        for batch in window
-        for row, column in batch.bounds.nonzero().tolist()
-    ]
+    marked = [batch.window_ids[row] * 5 + column for batch in window for row, column in batch.bounds.nonzero().tolist()]
     assert [int(place) for place in marked] == [0, 4, 9]
     assert next(iter(EvalWindow(text))).bounds is None

@@ -49,6 +49,4 @@ def test_all_orders_agree_with_a_dictionary(size):
         before = defaultdict(set)
         for i in range(size - order):
             before[raw[i + 1 : i + 1 + order]].add(raw[i])
-        assert as_dict(continuation_table(tables[order])) == {
-            gram: len(seen) for gram, seen in before.items()
-        }
+        assert as_dict(continuation_table(tables[order])) == {gram: len(seen) for gram, seen in before.items()}

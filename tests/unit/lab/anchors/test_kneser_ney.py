@@ -8,9 +8,7 @@ import pytest
 
 from dormouse.lab.anchors.kneser_ney import KneserNey, estimate_discounts
 
-TEXT = (
-    b"the cat sat on the mat; the cat ate the rat. " * 3 + b"a man, a plan, a canal: panama! banana bandana "
-) * 4
+TEXT = (b"the cat sat on the mat; the cat ate the rat. " * 3 + b"a man, a plan, a canal: panama! banana bandana ") * 4
 HELD = b"the man sat on a banana; \x00\xff the rat ran"
 
 
@@ -85,9 +83,7 @@ def test_all_orders_agree_with_the_plain_recursion():
             assert bits[order][place - 1] == pytest.approx(-math.log2(expected), abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    "context", [b"", b"t", b"the ca", b"banana", b"\x00\xff\x00", b"q" * 20, TEXT[-9:], TEXT[:3]]
-)
+@pytest.mark.parametrize("context", [b"", b"t", b"the ca", b"banana", b"\x00\xff\x00", b"q" * 20, TEXT[-9:], TEXT[:3]])
 def test_the_probabilities_of_every_context_sum_to_one(context):
     model = KneserNey(as_bytes(TEXT))
     for order in range(1, 9):
