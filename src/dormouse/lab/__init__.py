@@ -1,1 +1,1 @@
-
+"""The laboratory: yardsticks now, experiments and their verdicts on top of them."""
