@@ -17,9 +17,7 @@ def test_it_names_versions_device_threads_and_date():
 
 def test_the_commit_is_the_one_git_names():
     root = Path(__file__).parents[3]
-    git = subprocess.run(
-        ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
+    git = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     expected = git.stdout.strip() or None
     found = provenance()
     assert found["commit"] == expected

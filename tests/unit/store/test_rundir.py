@@ -11,9 +11,7 @@ from dormouse.store.rundir import RunDir
 
 def contents(path):
     return {
-        str(p.relative_to(path)): hashlib.sha256(p.read_bytes()).hexdigest()
-        for p in path.rglob("*")
-        if p.is_file()
+        str(p.relative_to(path)): hashlib.sha256(p.read_bytes()).hexdigest() for p in path.rglob("*") if p.is_file()
     }
 
 

@@ -1,4 +1,4 @@
-"""Small stand-ins for the model and the optimiser, so that the trainer is tested on numbers known in advance."""
+"""Small stand-ins for model and optimiser, so that the trainer is tested on numbers known in advance."""
 
 from dataclasses import replace
 
@@ -89,15 +89,17 @@ T0 = (
     *("kda_gate_rank=4", "engram_rows=64", "engram_dim=4", "n_experts=4", "moe_topk=1"),
 )
 T0_FLAGS = {
-
-        "seq_len": 16,
-        "batch_size": 2,
-        "eval_seq_len": 16,
-        "eval_batch_size": 2,
-        "eval_batches": 2,
-        "steps": 6
-    ,
-    "log_every": 1, "eval_every": 2, "save_every": 3, "threads": 1, "device": "cpu",
+    "seq_len": 16,
+    "batch_size": 2,
+    "eval_seq_len": 16,
+    "eval_batch_size": 2,
+    "eval_batches": 2,
+    "steps": 6,
+    "log_every": 1,
+    "eval_every": 2,
+    "save_every": 3,
+    "threads": 1,
+    "device": "cpu",
 }
 
 

@@ -39,15 +39,11 @@ def bits(state):
 
 
 def step(tools, state, gradient):
-    settings = StepSettings(
-        grad_clip=1.0, gradient_hook=inject(gradient), retract_every=1, retract=lambda model: None
-    )
+    settings = StepSettings(grad_clip=1.0, gradient_hook=inject(gradient), retract_every=1, retract=lambda model: None)
     return train_step(state, [tools.batch([[1]], [[2]])], lr_scale=1.0, settings=settings)
 
 
-@pytest.mark.parametrize(
-    ("gradient", "norm"), [((INF, 1.0), "inf"), ((NAN, 1.0), "nan"), ((1e20, 1e20), "inf")]
-)
+@pytest.mark.parametrize(("gradient", "norm"), [((INF, 1.0), "inf"), ((NAN, 1.0), "nan"), ((1e20, 1e20), "inf")])
 def test_a_non_finite_norm_under_a_finite_loss_leaves_every_bit(tools, gradient, norm):
     state = tools.state(TwoNumbers())
     step(tools, state, (0.3, 0.4))

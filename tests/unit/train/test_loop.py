@@ -9,11 +9,7 @@ TIMES = {"bytes_per_second", "elapsed_seconds", "seconds_left"}
 
 
 def without_times(rows):
-    return [
-        {key: value for key, value in row.items() if key not in TIMES}
-        for row in rows
-        if row["kind"] != "event"
-    ]
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in rows if row["kind"] != "event"]
 
 
 def poison(*steps):

@@ -3,9 +3,18 @@ import io
 from dormouse.train.progress import PlainDisplay, duration, eval_line, make_display, train_line
 
 ROW = {
-    "step": 40, "total_steps": 900, "smooth_bpb": 2.5, "held_out_bpb": 2.4321, "bytes_per_second": 5120.4,
-    "seconds_left": 185.2, "grad_norm": 0.734, "scored": 10_240, "skipped": 0,
-    "moe": [0.5625, 0.4375, 0.0, 0.0], "moe_entropy": 0.4943, "moe_dead": 2,
+    "step": 40,
+    "total_steps": 900,
+    "smooth_bpb": 2.5,
+    "held_out_bpb": 2.4321,
+    "bytes_per_second": 5120.4,
+    "seconds_left": 185.2,
+    "grad_norm": 0.734,
+    "scored": 10_240,
+    "skipped": 0,
+    "moe": [0.5625, 0.4375, 0.0, 0.0],
+    "moe_entropy": 0.4943,
+    "moe_dead": 2,
 }
 
 
@@ -28,8 +37,13 @@ def test_trouble_is_on_the_line():
 
 def test_an_evaluation_names_its_bytes_and_its_file():
     row = {
-        "step": 250, "bpb": 2.44731, "scored_bytes": 40_960, "window_bytes": 40_960, "best": True,
-        "data_sha256": "3f98673d6ddbb10d" * 4, "by_register": {"novel": 2.5, "drama": 2.7},
+        "step": 250,
+        "bpb": 2.44731,
+        "scored_bytes": 40_960,
+        "window_bytes": 40_960,
+        "best": True,
+        "data_sha256": "3f98673d6ddbb10d" * 4,
+        "by_register": {"novel": 2.5, "drama": 2.7},
     }
     assert eval_line(row) == (
         "eval at step 250: held-out 2.4473 BPB on 40,960 bytes (window 40,960, sha256 3f98673d6ddb)  "

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 
 from dormouse.errors import ConfigError
@@ -15,7 +17,7 @@ def test_the_rate_rises_stays_and_falls_linearly_to_its_last_value():
     assert found[:4] == [0.25, 0.5, 0.75, 1.0]
     assert found[4:40] == [1.0] * 36
     assert found[-1] == pytest.approx(0.01)
-    falls = [before - after for before, after in zip(found[39:], found[40:], strict=False)]
+    falls = [before - after for before, after in pairwise(found[39:])]
     assert falls == pytest.approx([0.99 / 60] * 60)
 
 

@@ -25,9 +25,7 @@ def test_the_second_signal_ends_the_process_at_once():
         "with StopRequest():\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(60)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=30
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode == 130
     assert "stopping" in done.stderr
     assert "complete checkpoint" in done.stderr

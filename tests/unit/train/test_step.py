@@ -116,9 +116,7 @@ def test_the_logged_norm_is_the_one_before_clipping_over_all_tensors(tools):
 
 def test_selections_are_counted_once_a_position(tools):
     state = tools.state(tools.Table(routed=True))
-    train_step(
-        state, [tools.batch([[1, 2, 3], [4, 5, 6]], [[2, 3, 4], [5, 6, 7]])], lr_scale=1.0, settings=SETTINGS
-    )
+    train_step(state, [tools.batch([[1, 2, 3], [4, 5, 6]], [[2, 3, 4], [5, 6, 7]])], lr_scale=1.0, settings=SETTINGS)
     assert state.tally.counts.sum().item() == 6
     assert not state.tally.counts.requires_grad
     assert state.tally.sums.grad_fn is None
