@@ -74,7 +74,8 @@ def generate(
     loaded = load_run(run, checkpoint=checkpoint)
     pieces = stream(loaded.model, text, num_bytes, settings=settings, seed=seed, utf8=utf8)
     begin = time.perf_counter()
-    written, interrupted = write_stream(pieces, out, to_standard_output=not as_json)
+    with one_thread():
+        written, interrupted = write_stream(pieces, out, to_standard_output=not as_json)
     seconds = time.perf_counter() - begin
     facts = {
         "run": str(run),
@@ -146,6 +147,22 @@ def announce_idle(options: Mapping[str, object]) -> None:
             f"{'is' if len(given) == 1 else 'are'} not used.",
             file=sys.stderr,
         )
+
+
+@contextlib.contextmanager
+def one_thread() -> Generator[None]:
+    """Run torch on one thread: products of one row gain nothing from a second one, and wait for it on a busy machine.
+
+    It also keeps the rounding, and so the text of a seed, independent of the number of cores.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def write_stream(pieces: Iterable[bytes], out: Path | None, *, to_standard_output: bool) -> tuple[bytes, bool]:

@@ -72,9 +72,7 @@ def test_no_prompt_starts_after_a_newline_and_no_bytes_write_nothing(loads):
 
 
 def test_json_is_the_only_thing_on_standard_output_and_holds_text_bytes_and_settings(loads):
-    result = run(
-        "r", "--prompt", "a", "--bytes", 3, "--json", "--checkpoint", "latest", "--top-k", 9, "--seed", 4
-    )
+    result = run("r", "--prompt", "a", "--bytes", 3, "--json", "--checkpoint", "latest", "--top-k", 9, "--seed", 4)
     facts = json.loads(result.stdout)
     assert facts["text"] == "bcd"
     assert bytes.fromhex(facts["hex"]) == b"bcd"
@@ -106,9 +104,7 @@ def test_a_file_gets_the_bytes_and_standard_output_stays_empty(loads, tmp_path):
         (["--out", "absent/file"], "out = absent/file"),
     ],
 )
-def test_a_value_without_meaning_is_refused_before_the_run_is_loaded(
-    loads, tmp_path, monkeypatch, arguments, named
-):
+def test_a_value_without_meaning_is_refused_before_the_run_is_loaded(loads, tmp_path, monkeypatch, arguments, named):
     monkeypatch.chdir(tmp_path)
     result = run("r", *arguments)
     assert isinstance(result.exception, ConfigError)
@@ -158,6 +154,20 @@ def test_options_that_a_greedy_choice_does_not_read_are_announced(loads):
     assert note.stdout_bytes == b"b"
     assert "--top-k, --seed would have no effect" in note.stderr
     assert "no effect" not in run("r", "--temperature", 0, "--bytes", 1).stderr
+
+
+def test_torch_runs_on_one_thread_while_writing_and_on_its_own_number_afterwards(loads, monkeypatch):
+    def watched(*arguments, **options):
+        yield str(torch.get_num_threads()).encode()
+
+    monkeypatch.setattr("dormouse.model.generate.generate", watched)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert run("r").stdout_bytes == b"1"
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_help_shows_examples_and_the_defaults_of_the_sampler(loads):

@@ -91,9 +91,7 @@ def written(model, prompt, count, **options):
 @pytest.mark.parametrize("chunk", [1, 7, 512])
 def test_carried_state_writes_what_reading_everything_again_would(prompt, chunk):
     model = Automaton()
-    assert written(model, prompt, 20, settings=GREEDY, prefill_chunk=chunk) == greedy_by_hand(
-        model, prompt, 20
-    )
+    assert written(model, prompt, 20, settings=GREEDY, prefill_chunk=chunk) == greedy_by_hand(model, prompt, 20)
 
 
 def test_a_prompt_beyond_the_window_is_read_to_its_end_in_chunks():
@@ -135,9 +133,7 @@ def test_the_same_seed_writes_the_same_text_and_greedy_ignores_it():
     model = Automaton()
     assert written(model, b"a", 30, seed=1) == written(model, b"a", 30, seed=1)
     assert written(model, b"a", 30, seed=1) != written(model, b"a", 30, seed=2)
-    assert written(model, b"a", 30, seed=1, settings=GREEDY) == written(
-        model, b"a", 30, seed=2, settings=GREEDY
-    )
+    assert written(model, b"a", 30, seed=1, settings=GREEDY) == written(model, b"a", 30, seed=2, settings=GREEDY)
 
 
 def test_global_random_state_gradients_and_mode_are_left_alone():
@@ -258,9 +254,7 @@ def test_the_model_is_stepped_by_its_fast_form_and_a_stranger_by_its_forward(dor
     assert not isinstance(stepper(Automaton()), ByteStep)
 
 
-@pytest.mark.parametrize(
-    "prompt", [b"", b"x", b"\x00", b"It is a truth", bytes(range(256)) * 2 + b"a" * 100], ids=len
-)
+@pytest.mark.parametrize("prompt", [b"", b"x", b"\x00", b"It is a truth", bytes(range(256)) * 2 + b"a" * 100], ids=len)
 def test_the_model_writes_what_reading_everything_again_would(dormouse, prompt):
     with torch.no_grad():
         wanted = greedy_by_hand(dormouse, prompt or EMPTY_PROMPT_CONTEXT, 12)

@@ -40,9 +40,7 @@ def test_temperature_zero_and_anything_near_it_takes_the_most_likely_symbol(temp
     assert drawn(ONE_THREE_TWO, temperature=temperature) == [1] * 200
 
 
-@pytest.mark.parametrize(
-    "limits", [{"top_p": 1e-9}, {"top_p": 5e-324}, {"top_k": 1}, {"top_k": 1, "top_p": 1e-9}]
-)
+@pytest.mark.parametrize("limits", [{"top_p": 1e-9}, {"top_p": 5e-324}, {"top_k": 1}, {"top_k": 1, "top_p": 1e-9}])
 def test_the_most_likely_symbol_survives_the_tightest_limits(limits):
     assert drawn(ONE_THREE_TWO, temperature=1.0, **limits) == [1] * 200
 
@@ -147,9 +145,7 @@ def test_a_row_without_any_possible_byte_is_refused():
     nothing = torch.zeros(3, dtype=torch.bool)
     for temperature in (0.0, 1.0):
         with pytest.raises(DormouseError, match="nothing to draw from"):
-            sample(
-                ONE_THREE_TWO, SamplingSettings(temperature=temperature), torch.Generator(), allowed=nothing
-            )
+            sample(ONE_THREE_TWO, SamplingSettings(temperature=temperature), torch.Generator(), allowed=nothing)
 
 
 @pytest.mark.parametrize(
