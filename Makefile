@@ -27,7 +27,7 @@ check: $(STAMP)  ## formatting, lint, import contracts, types
 	cd $(ROOT) && $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports && $(BIN)/pyrefly check
 
 test: check     ## everything that continuous integration runs
-	cd $(ROOT) && $(BIN)/python -m pytest -q
+	cd $(ROOT) && $(BIN)/python -m pytest -q -n 2
 
 format: $(STAMP)  ## rewrite the files in the project's format
 	cd $(ROOT) && $(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -52,7 +52,7 @@ class DenseExperts(nn.Module):
         plan = plan_dispatch(routing.ids, len(self.up))
         segments = x.index_select(0, plan.tokens).split(plan.counts.tolist())
         rows = torch.cat([self._expert(e, segment) for e, segment in enumerate(segments)])
-        y = rows.index_select(0, plan.inverse).view(*routing.ids.shape, -1)
+        y = rows.index_select(0, plan.inverse).view(*routing.ids.shape, x.shape[-1])
         return (y * routing.gates.to(y.dtype).unsqueeze(-1)).sum(1), routing
 
     def _expert(self, e: int, x: Tensor) -> Tensor:

@@ -104,7 +104,7 @@ def _dispatch(x: Tensor, routing: Routing, ids: Tensor, w: Factors) -> Tensor:
     """Sort tokens by expert, run each expert on its segment, put the rows back and weigh them."""
     plan = plan_dispatch(ids, w.U1.shape[0])
     rows = spectral_ffn(x.index_select(0, plan.tokens), plan.counts, w.U1, w.V1, w.U2, w.V2)
-    y = rows.index_select(0, plan.inverse).view(*ids.shape, -1)
+    y = rows.index_select(0, plan.inverse).view(*ids.shape, x.shape[-1])
     return (y * routing.gates.to(y.dtype).unsqueeze(-1)).sum(1)
 
 
