@@ -115,6 +115,7 @@ def _take(request: Request) -> "RunDir":
 
 def _announce(run: "Run", display: "Display", origins: Mapping[str, str]) -> None:
     """Say what is about to happen, with the settings that are not defaults."""
+    from dormouse.cli.results import yardsticks
     from dormouse.config.inert import inert_settings
 
     record = run.directory.read_run()
@@ -130,6 +131,12 @@ def _announce(run: "Run", display: "Display", origins: Mapping[str, str]) -> Non
         f"bytes "
         f"({data['held_out_sha256'][:12]})"
     )
+    known = yardsticks(
+        train_sha256=data["train_sha256"],
+        held_out_sha256=data["held_out_sha256"],
+        window_bytes=window["bytes"],
+    )
+    display.say(f"to beat on it: {', '.join(f'{name} {bpb:.3f}' for name, bpb in known.items())}")
     display.say(f"run directory: {run.directory.path}")
 
 

@@ -7,12 +7,12 @@ nothing else.
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from dormouse.model.generate import generate
 from dormouse.model.lm import Dormouse
 from dormouse.store import checkpoint
-from dormouse.store.files import sync_folder, write_atomic
+from dormouse.store.files import write_atomic
 from dormouse.train.load import find_checkpoint, load_model
 from dormouse.train.progress import Display
 from dormouse.train.run import Run
@@ -66,16 +66,13 @@ def finish(run: Run, display: Display, *, sample_bytes: int = SAMPLE_BYTES) -> R
 
 def _write_weights(weights: dict, path: Path, run: Run, step: int) -> None:
     """The weights alone, contiguous, with the configuration in the file's metadata; complete or absent."""
-    temporary = path.with_name(f".{path.name}.tmp")
     metadata = {
         "format": "pt",
         "step": str(step),
         "model_config": run.config.model.model_dump_json(),
         "train_data_sha256": run.corpus.train_sha256,
     }
-    save_file({name: tensor.contiguous().clone() for name, tensor in weights.items()}, temporary, metadata=metadata)
-    temporary.replace(path)
-    sync_folder(path.parent)
+    write_atomic(path, save({name: tensor.contiguous() for name, tensor in weights.items()}, metadata))
 
 
 def _write_sample(model: Dormouse, run: Run, step: int, number: int) -> str:

@@ -28,16 +28,21 @@ class Display(Protocol):
 
 
 class PlainDisplay:
-    """Lines of text to a stream."""
+    """Lines of text to a stream; a reader that goes away does not stop the run."""
 
     def __init__(self, stream: IO[str], *, interval_seconds: float = 4.0) -> None:
-        self._stream = stream
+        self._stream: IO[str] | None = stream
         self._interval = interval_seconds
         self._next = 0.0
 
     def say(self, text: str) -> None:
         """Print it."""
-        print(text, file=self._stream, flush=True)
+        if self._stream is None:
+            return
+        try:
+            print(text, file=self._stream, flush=True)
+        except BrokenPipeError:
+            self._stream = None
 
     def show(self, text: str, *, always: bool = False) -> None:
         """Print it, unless a line was printed within the interval."""
@@ -61,7 +66,7 @@ class LiveDisplay:
 
     def say(self, text: str) -> None:
         """Print above the live line."""
-        self._console.print(Text(text))
+        self._console.print(Text(text), soft_wrap=True)
 
     def show(self, text: str, *, always: bool = False) -> None:
         """Redraw the live line."""
@@ -72,7 +77,7 @@ class LiveDisplay:
         """Keep the last progress line as ordinary text."""
         self._live.stop()
         if self._last:
-            self._console.print(Text(self._last))
+            self._console.print(Text(self._last), soft_wrap=True)
 
 
 class SilentDisplay:

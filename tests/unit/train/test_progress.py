@@ -91,3 +91,13 @@ def test_durations_read_naturally():
         "59m59s",
         "2h10m",
     ]
+
+
+def test_a_reader_that_goes_away_does_not_stop_the_run():
+    class Broken(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    display = PlainDisplay(Broken())
+    display.say("one")
+    display.say("two")
