@@ -7,12 +7,14 @@ at positions 64, 512 and 4096 with `generate` (prefill not counted), and continu
 pass over the last 512 bytes for every new one, on one thread and on all of torch's. Generation runs on one thread, as
 the command does. All choose the byte with the same sampler. Ratios are taken within a round; median, smallest and
 largest are printed and written with the provenance and with the speed of a large matrix product in the same process.
-The weights are random unless a run is named: the cost does not depend on them.
+On a busy machine the arm with all threads measures mostly how threads wait for one another; the load is recorded and
+said. The weights are random unless a run is named: the cost does not depend on them.
 """
 
 import argparse
 import itertools
 import json
+import os
 import statistics
 import time
 from pathlib import Path
@@ -53,6 +55,7 @@ def main() -> None:
         "bytes_per_second": {name: statistics.median(1 / r[name] for r in rounds) for name in rounds[0]},
         "ratios": {name: ratio(rounds, *arms) for name, arms in RATIOS.items()},
         "matmul_gflops": matmul_gflops(),
+        "load_average": os.getloadavg()[0],
         "provenance": provenance(threads=threads),
     }
     show(result)
@@ -143,6 +146,8 @@ def show(result: dict) -> None:
         spread = f"from {r['min']:.2f} to {r['max']:.2f}, of the fastest {r['of_fastest']:.2f}"
         print(f"{name:>25}: {r['median']:.2f} ({spread})")
     print(f"threads {result['provenance']['threads']}, matrix product {result['matmul_gflops']:.0f} GFLOP/s")
+    if result["load_average"] > result["provenance"]["threads"] + 0.5:
+        print(f"busy machine (load {result['load_average']:.1f}): read the arms on one thread only")
 
 
 if __name__ == "__main__":
