@@ -60,7 +60,7 @@ def test_the_denominator_is_bytes_not_characters(tools):
 
 def test_a_file_shorter_than_the_window_says_how_many_bytes_were_scored(tools):
     result = evaluate(tools.Table(), EvalWindow(counting_text(11), batches=10, batch_size=8, seq_len=512))
-    assert (result.scored_bytes, result.window_bytes) == (10, 40_960)
+    assert (result.bpb, result.scored_bytes, result.window_bytes) == (8.0, 10, 40_960)
 
 
 def test_the_model_is_in_evaluation_mode_only_while_it_is_scored(tools):

@@ -1,5 +1,8 @@
 import math
+import random
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,11 +23,23 @@ def poison(*steps):
     return hook
 
 
-def test_six_steps_are_three_plus_three_to_the_bit(runs):
-    config = runs.config()
-    runs.train(runs.begin(config, "whole"))
-    assert runs.train(runs.begin(config, "parts"), stop_at=3).signal == 2
-    assert runs.train(runs.go_on(config, "parts")).step == 6
+def with_hook(run, hook):
+    run.settings = replace(run.settings, gradient_hook=hook)
+    return run
+
+
+def noise(step, model):
+    """Draws from all three generators and changes the step by what it drew, as a noisy router would."""
+    drawn = torch.rand(256, 16) + random.random() + np.random.rand()
+    model.embedding.weight.grad += 0.01 * drawn
+
+
+@pytest.mark.parametrize("log_every", [1, 4])
+def test_six_steps_are_three_plus_three_to_the_bit(runs, log_every):
+    config = runs.config(log_every=log_every)
+    runs.train(with_hook(runs.begin(config, "whole"), noise))
+    assert runs.train(with_hook(runs.begin(config, "parts"), noise), stop_at=3).signal == 2
+    assert runs.train(with_hook(runs.go_on(config, "parts"), noise)).step == 6
     assert runs.content("parts", 6) == runs.content("whole", 6)
     assert without_times(runs.rows("parts")) == without_times(runs.rows("whole"))
 
@@ -43,8 +58,7 @@ def test_a_skipped_step_survives_the_resume(runs):
     config = runs.config()
 
     def poisoned(run):
-        run.settings = type(run.settings)(**{**vars(run.settings), "gradient_hook": poison(1)})
-        return run
+        return with_hook(run, poison(1))
 
     runs.train(poisoned(runs.begin(config, "whole")))
     runs.train(poisoned(runs.begin(config, "parts")), stop_at=3)
@@ -106,7 +120,7 @@ def test_too_many_skips_in_a_row_end_the_run_and_no_checkpoint_is_poisoned(runs)
     from dormouse.store import checkpoint
 
     run = runs.begin(runs.config(steps=50, max_skips=4))
-    run.settings = type(run.settings)(**{**vars(run.settings), "gradient_hook": poison(*range(7, 50))})
+    with_hook(run, poison(*range(7, 50)))
     with pytest.raises(TrainingHalted, match="4 non-finite steps in a row up to step 11"):
         runs.train(run)
     path = checkpoint.latest(runs.folder / "run" / "checkpoints")
@@ -124,7 +138,7 @@ def test_a_non_finite_evaluation_stops_the_run_and_keeps_the_checkpoints(runs):
                 parameter.grad = None
 
     run = runs.begin(runs.config())
-    run.settings = type(run.settings)(**{**vars(run.settings), "gradient_hook": spoil})
+    with_hook(run, spoil)
     with pytest.raises(TrainingHalted, match="evaluation is not finite"):
         runs.train(run)
     root = runs.folder / "run" / "checkpoints"
@@ -142,7 +156,7 @@ def test_a_state_that_is_not_finite_is_never_saved(runs):
                 parameter.grad = None
 
     run = runs.begin(runs.config(eval_every=10_000, save_every=1, max_skips=100))
-    run.settings = type(run.settings)(**{**vars(run.settings), "gradient_hook": spoil})
+    with_hook(run, spoil)
     with pytest.raises(TrainingHalted, match=r"non-finite numbers \(model\.lm_head\.bias"):
         runs.train(run)
     assert checkpoint.steps(runs.folder / "run" / "checkpoints") == [1]
@@ -158,7 +172,7 @@ def test_the_movement_audit_passes_a_healthy_run_and_names_a_part_that_stands_st
         model.loop.mixer.q.weight.grad = None
 
     run = runs.begin(runs.config(steps=3), "broken", audit=True)
-    run.settings = type(run.settings)(**{**vars(run.settings), "gradient_hook": freeze})
+    with_hook(run, freeze)
     with pytest.raises(TrainingHalted, match=r"loop\.mixer\.q\.weight"):
         runs.train(run)
 
@@ -213,6 +227,6 @@ def test_memory_does_not_grow_over_log_steps(runs):
             gc.collect()
             counts.append(sum(1 for item in gc.get_objects() if issubclass(type(item), torch.Tensor)))
 
-    run.settings = type(run.settings)(**{**vars(run.settings), "gradient_hook": count})
+    with_hook(run, count)
     runs.train(run)
     assert counts[1] <= counts[0] + 2

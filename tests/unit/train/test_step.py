@@ -51,14 +51,16 @@ def test_a_window_without_a_scored_byte_has_no_loss_no_gradient_and_changes_noth
     train_step(state, [tools.batch([[1, 2]], [[3, 4]])], lr_scale=1.0, settings=SETTINGS)
     state.tally.reset()
     before = {name: value.clone() for name, value in model.state_dict().items()}
+    retractions = []
     result = train_step(
         state,
         [tools.batch([[1, 2]], [[3, 4]], [[0, 0]])],
         lr_scale=1.0,
-        settings=StepSettings(1.0, moe_lb_coef=0.1),
+        settings=StepSettings(1.0, moe_lb_coef=0.1, retract_every=1, retract=retractions.append),
     )
     assert (result.ce.item(), result.total.item(), result.grad_norm.item(), result.scored) == (0, 0, 0, 0)
     assert not result.skipped
+    assert retractions == []
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert state.firewall.skipped == 0
     assert state.progress.empty_steps == 1
