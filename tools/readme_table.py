@@ -105,15 +105,21 @@ def training_rows(file: Path, figures: dict) -> Iterator[Row]:
 
 
 def peer_rows(file: Path, figures: dict) -> Iterator[Row]:
-    """Every network of a comparison, at the budget of `PEER_MINUTES` (or the longest below it)."""
+    """Every network of a comparison at the budget of `PEER_MINUTES`, or the longest below it.
+
+    As in the comparison itself, a peer is judged by the better of its scores, dormouse by the one at 512.
+    """
     runs = [*enumerate(figures["runs"])]
     budget = max((run["minutes"] for _, run in runs if run["minutes"] <= PEER_MINUTES), default=None)
     for index, run in runs:
-        if run["minutes"] == budget:
-            mark, bpb = "**" if run["model"].startswith("dormouse") else "", run["bpb"]
-            what = f"{mark}{run['model']}{mark}, {budget:g} minutes"
-            place = machine(run.get("provenance") or figures["provenance"])
-            yield Row(what, f"{mark}{bpb:.3f} BPB{mark}", place, file, f"/runs/{index}/bpb", bpb)
+        if run["minutes"] != budget:
+            continue
+        is_own = run["model"] == "dormouse"
+        key = "bpb" if is_own else min(("bpb", "bpb_at_256"), key=run.__getitem__)
+        mark, bpb = "**" if is_own else "", run[key]
+        what = f"{mark}{run['model']}{mark}: {budget:g} minutes, {run['trained_bytes']:,} bytes read"
+        place = machine(run["provenance"])
+        yield Row(what, f"{mark}{bpb:.3f} BPB{mark}", place, file, f"/runs/{index}/{key}", bpb)
 
 
 def generation_rows(file: Path, figures: dict) -> Iterator[Row]:
@@ -128,7 +134,7 @@ def machine(provenance: dict) -> str:
     """Processor, threads or cores, date and commit of a result; a star marks a changed working tree."""
     place = provenance.get("machine", provenance)
     threads = provenance.get("threads")
-    share = f"{threads} threads" if threads else f"{place['cores']} cores"
+    share = f"{threads} thread{'s' * (threads > 1)}" if threads else f"{place['cores']} cores"
     commit = (provenance["commit"] or "no commit")[:9] + ("*" if provenance.get("dirty") else "")
     return ", ".join([str(place["cpu"]), share, provenance["date"][:10], commit])
 
