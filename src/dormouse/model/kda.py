@@ -98,6 +98,8 @@ class KdaMixer(nn.Module):
         if self.conv is not None and state.conv_tail is not None:
             reach = None if bounds is None else age
             qkv, tail = short_conv(qkv, self.conv, state.conv_tail, reach)
+            if bounds is not None:
+                tail = _own_document(tail, age[:, -1])
         qk, v = F.silu(qkv).view(B, T, 3 * H, K).split([2 * H, H], 2)
         q, k = l2_norm(qk).split([H, H], 2)
         g = weights.decay_rate * F.softplus(self.decay_up(decay) + self.dt_bias).view(B, T, H, K)
@@ -108,3 +110,9 @@ class KdaMixer(nn.Module):
             gate = self.gate_up(gate)
         o = rms_norm(o, self.out_norm, _OUTPUT_EPS).reshape(B, T, H * K)
         return self.out(o * gate.sigmoid()), MixerState(memory, tail)
+
+
+def _own_document(tail: Tensor, age: Tensor) -> Tensor:
+    """Zero the inputs of earlier documents in a tail ``[B, width - 1, D]``; ``age`` ``[B]`` is that of the last byte."""
+    lag = torch.arange(tail.shape[1] - 1, -1, -1, device=tail.device)
+    return tail * (age.unsqueeze(1) >= lag).unsqueeze(-1)

@@ -89,6 +89,18 @@ def test_a_document_that_starts_in_a_later_piece_is_isolated_too(make_model, mak
     states_agree(second.state, type(alone.state)(alone.state.passes, second.state.history, alone.state.age, 0), 1e-5)
 
 
+@pytest.mark.parametrize("start", [17, 18, 19])
+def test_a_document_that_starts_just_before_a_cut_stays_isolated_behind_it(start, make_model, make_bytes):
+    model, ids = make_model(), make_bytes(1, 40)
+    bounds = torch.zeros(1, 20, dtype=torch.bool)
+    bounds[0, start] = True
+    with torch.no_grad():
+        first = model(ids[:, :20], bounds=bounds)
+        second = model(ids[:, 20:], state=first.state)
+        alone = model(ids[:, start:])
+    torch.testing.assert_close(second.logits, alone.logits[:, 20 - start :], rtol=0, atol=1e-5)
+
+
 def test_kda_state_does_not_grow_with_the_text(make_model, make_bytes):
     model = make_model()
     with torch.no_grad():
