@@ -113,6 +113,6 @@ class KdaMixer(nn.Module):
 
 
 def _own_document(tail: Tensor, age: Tensor) -> Tensor:
-    """Zero the inputs of earlier documents in a tail ``[B, width - 1, D]``; ``age`` ``[B]`` is that of the last byte."""
+    """Zero earlier documents' inputs in a tail ``[B, width - 1, D]``; ``age`` ``[B]`` is that of the last byte."""
     lag = torch.arange(tail.shape[1] - 1, -1, -1, device=tail.device)
     return tail * (age.unsqueeze(1) >= lag).unsqueeze(-1)

@@ -27,9 +27,7 @@ def test_uniform_reads_one_and_one_expert_for_everything_reads_zero():
 def test_the_line_shows_shares_entropy_and_dead():
     # 9/16 and 7/16: H = 0.4943 by hand
     found = utilization([9, 7, 0, 0])
-    assert found.entropy == pytest.approx(
-        -(9 / 16 * math.log(9 / 16) + 7 / 16 * math.log(7 / 16)) / math.log(4)
-    )
+    assert found.entropy == pytest.approx(-(9 / 16 * math.log(9 / 16) + 7 / 16 * math.log(7 / 16)) / math.log(4))
     assert str(found) == "moe=[0.562,0.438,0.000,0.000] H=0.494 dead=2"
 
 
