@@ -72,7 +72,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.models = list(MODELS) if "all" in options.models else list(dict.fromkeys(options.models))
     options.minutes = options.minutes or ([SMOKE_MINUTES] if options.smoke else [2.0, 4.0, 12.0])
-    options.slice = options.slice or (SMOKE_SLICE if options.smoke else 15.0)
+    if options.slice is None:
+        options.slice = SMOKE_SLICE if options.smoke else 15.0
     options.out = options.out or (None if options.smoke else OUT)
     if min(*options.minutes, options.slice, options.threads) <= 0:
         parser.error("--minutes, --slice and --threads must be above 0: nothing would have been trained")

@@ -13,9 +13,9 @@ import json
 import os
 from pathlib import Path
 
-from benchmarks.peers_alternate import WAIT_POLICY
 from benchmarks.peers_trial import DORMOUSE, WINDOW_BYTES, corpus, window
 
+from dormouse.cli.waiting import SPIN_COUNT
 from dormouse.errors import ConfigError
 from dormouse.store.files import write_json
 
@@ -73,7 +73,8 @@ def make_head(*, threads: int, slice_seconds: float) -> dict:
         "scored_bytes": window(data).scored_bytes,
         "threads": threads,
         "slice_seconds": slice_seconds,
-        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", WAIT_POLICY),
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
+        "gomp_spincount": os.environ.get("GOMP_SPINCOUNT", SPIN_COUNT),
         "budget": "seconds of training; evaluations, checkpoints and waiting are not counted for any model",
     }
 

@@ -14,6 +14,7 @@ from importlib import import_module
 import typer
 
 from dormouse import __version__
+from dormouse.cli.waiting import wait_politely
 from dormouse.errors import DormouseError
 
 OVERVIEW = """Examples:
@@ -51,6 +52,7 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (default: the process's arguments); returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    wait_politely()
     try:
         build_app(given[0] if given else None)(given, prog_name="dormouse")
     except SystemExit as leaving:
