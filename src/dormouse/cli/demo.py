@@ -19,12 +19,12 @@ EXAMPLES = """Examples:
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder in which the run directory is made.")] = Path("runs"),
-    minutes: Annotated[float, typer.Option(help="Training time.")] = 3.0,
+    minutes: Annotated[float | None, typer.Option(help="Training time. [default: 3]")] = None,
     steps: Annotated[int | None, typer.Option(help="Length in optimiser steps instead.")] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any key; repeatable.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of every random number.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random number. [default: 0]")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads. [default: physical cores]")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
@@ -33,8 +33,8 @@ def demo(
     from dormouse.cli.session import Request, default_path, run_training
     from dormouse.config.load import resolve
 
-    length = {"minutes": minutes} if steps is None else {"steps": steps}
-    resolved = resolve("tiny", None, overrides or [], {**length, "seed": seed, "threads": threads})
+    flags = {"minutes": minutes, "steps": steps, "seed": seed, "threads": threads}
+    resolved = resolve("tiny", None, overrides or [], flags)
     request = Request(path=default_path("demo", out), quiet=quiet, as_json=as_json)
     report = run_training(resolved.config, request, origins=resolved.origins)
     facts = summary(report)

@@ -94,6 +94,8 @@ def _open(config: "RunConfig", request: Request, display: "Display", origins: Ma
         if request.resume and directory.run_json.exists():
             run = resume(prepared, directory, options, report=display.say)
         else:
+            if request.resume:
+                display.say(f"{request.path} holds no run yet: a new one begins there")
             run = start(prepared, directory, options)
     except BaseException:
         directory.close()
@@ -117,18 +119,19 @@ def _announce(run: "Run", display: "Display", origins: Mapping[str, str]) -> Non
     """Say what is about to happen, with the settings that are not defaults."""
     from dormouse.cli.results import yardsticks
     from dormouse.config.inert import inert_settings
+    from dormouse.config.problems import shown
 
     record = run.directory.read_run()
     for line in inert_settings(run.config):
         display.say(f"note: {line}")
-    data, window, place = record["data"], record["window"], record["provenance"]
+    data, window = record["data"], record["window"]
+    place = [record, *record.get("resumed", [])][-1]["provenance"]
     if origins:
-        settings = (f"{key.split('.')[1]}={_value(run.config, key)}" for key in sorted(origins))
+        settings = (f"{key.split('.')[1]}={shown(_value(run.config, key))}" for key in sorted(origins))
         display.say(f"settings: {' '.join(settings)} (all of them: {run.directory.run_json})")
     display.say(
         f"{record['parameters']['total']:,} parameters on {place['device']}, {place['threads']} threads; "
-        f"{data['name']}: {data['train_bytes']:,} training bytes, window of {window['bytes']:,} held-out "
-        f"bytes "
+        f"{data['name']}: {data['train_bytes']:,} training bytes, window of {window['bytes']:,} held-out bytes "
         f"({data['held_out_sha256'][:12]})"
     )
     known = yardsticks(
@@ -153,16 +156,20 @@ def _stopped(report: Report, request: Request) -> None:
     if request.as_json:
         print(json.dumps({"run": str(report.path), "step": report.step, "stopped": name, "resume": way_on}))
     else:
-        print(f"stopped by {name} at step {report.step}, state saved. Go on with: {way_on}")
+        state = "state saved" if report.step else "nothing to save yet"
+        print(f"stopped by {name} at step {report.step}, {state}. Go on with: {way_on}")
     raise typer.Exit(128 + report.signal)
 
 
-def keep_saved(resolved: "Resolved", saved: "RunConfig") -> "RunConfig":
-    """The asked configuration, with the run's own value for what may change and was not given explicitly."""
-    from dormouse.config.diff import RESUME_MAY_CHANGE
-    from dormouse.config.schema import RunConfig, TrainConfig
+def keep_saved(resolved: "Resolved", saved: "RunConfig", *, preset: str) -> "RunConfig":
+    """The asked configuration, with the run's own value for what may change and was not given explicitly.
 
-    given = {key for key, origin in resolved.origins.items() if not origin.startswith("preset")}
+    What the preset says of such a key does not count as given. Data that were not named are the run's own.
+    """
+    from dormouse.config.diff import RESUME_MAY_CHANGE
+    from dormouse.config.schema import DataConfig, RunConfig, TrainConfig
+
+    given = {key for key, origin in resolved.origins.items() if origin != f"preset {preset}"}
     values = resolved.config.train.model_dump()
     length_given = bool(given & {"train.steps", "train.minutes"})
     for key in RESUME_MAY_CHANGE:
@@ -170,7 +177,9 @@ def keep_saved(resolved: "Resolved", saved: "RunConfig") -> "RunConfig":
         if not is_given:
             values[key] = getattr(saved.train, key)
     train = TrainConfig.model_validate(values)
-    return RunConfig(model=resolved.config.model, train=train, data=resolved.config.data)
+    asked = {key: value for key, value in resolved.config.data.model_dump().items() if f"data.{key}" in given}
+    data = DataConfig.model_validate(saved.data.model_dump() | asked)
+    return RunConfig(model=resolved.config.model, train=train, data=data)
 
 
 def absolute_paths(config: "RunConfig") -> "RunConfig":

@@ -92,7 +92,7 @@ def train(
     resolved = resolve(preset, config, overrides or [], flags)
     chosen, path = resolved.config, out or default_path(preset)
     if resume:
-        chosen = _config_to_resume(resolved, out)
+        chosen = _config_to_resume(resolved, out, preset)
     request = Request(
         path=path,
         resume=resume,
@@ -107,7 +107,7 @@ def train(
     show_result(report, as_json=as_json)
 
 
-def _config_to_resume(resolved: "Resolved", out: Path | None) -> "RunConfig":
+def _config_to_resume(resolved: "Resolved", out: Path | None, preset: str) -> "RunConfig":
     """The configuration for `--resume`: lengths and cadences that were not given are the run's own."""
     from dormouse.cli.session import keep_saved
     from dormouse.store.rundir import RunDir
@@ -116,9 +116,8 @@ def _config_to_resume(resolved: "Resolved", out: Path | None) -> "RunConfig":
     if out is None:
         raise RunDirError(
             "resume without out: a new run would have started in a new directory. Name the run with --out, "
-            "or use "
-            "dormouse resume RUN."
+            "or use dormouse resume RUN."
         )
     if not (out / "run.json").exists():
         return resolved.config
-    return keep_saved(resolved, saved_config(RunDir.open(out)))
+    return keep_saved(resolved, saved_config(RunDir.open(out)), preset=preset)

@@ -155,9 +155,8 @@ def _refuse_non_finite(tensors: Mapping[str, Tensor], step: int) -> None:
     bad = [name for name, value in tensors.items() if not _all_finite(value)]
     if bad:
         raise TrainingHalted(
-            f"the state at step {step} holds non-finite numbers ({', '.join(bad[:3])}); it was not saved, "
-            f"the earlier "
-            "checkpoints are as they were. Resume from them with a smaller learning rate."
+            f"the state at step {step} holds non-finite numbers ({', '.join(bad[:3])}); it was not saved, the earlier "
+            "checkpoints are as they were. Start a new run with a smaller --lr."
         )
 
 

@@ -47,10 +47,14 @@ class MetricsWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def truncate_after(self, step: int) -> int:
-        """Remove the rows with a larger step; returns how many. The file changes completely or not at all."""
-        rows = read_metrics(self.path)
-        kept = [row for row in rows if row["step"] <= step]
+    def truncate_after(self, step: int, *, seen: Mapping[str, int] | None = None) -> int:
+        """Remove the rows with a larger step; returns how many. The file changes completely or not at all.
+
+        `seen` gives an earlier limit for a kind of row: a checkpoint written between an evaluation's step and the
+        evaluation itself has seen all rows of its step but that one.
+        """
+        rows, limits = read_metrics(self.path), seen or {}
+        kept = [row for row in rows if row["step"] <= min(step, limits.get(row["kind"], step))]
         if len(kept) < len(rows):
             self._file.close()
             write_atomic(self.path, "".join(json.dumps(row) + "\n" for row in kept).encode())
@@ -73,7 +77,10 @@ def read_metrics(path: Path) -> list[dict]:
     if not path.exists():
         return []
     rows = []
-    lines = path.read_text(encoding="utf-8").split("\n")
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise RunDirError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); restore it.") from None
     for number, line in enumerate(lines[:-1], start=1):
         try:
             rows.append(json.loads(line))

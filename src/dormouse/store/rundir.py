@@ -97,8 +97,7 @@ class RunDir:
         except OSError:
             file.close()
             raise RunDirError(
-                f"{self.path} is in use by process {previous or 'unknown'}: two runs would have mixed their "
-                f"files. "
+                f"{self.path} is in use by process {previous or 'unknown'}: two runs would have mixed their files. "
                 "Wait until it ends, stop it, or name another folder with --out."
             ) from None
         if previous:
@@ -144,16 +143,13 @@ class RunDir:
         foreign = sorted(names - _OWN - _TEMPORARY)
         if foreign:
             raise RunDirError(
-                f"out = {self.path}: holds files that are not a run's ({', '.join(foreign[:3])}); the run "
-                f"would have "
+                f"out = {self.path}: holds files that are not a run's ({', '.join(foreign[:3])}); the run would have "
                 "been mixed with them. Name a new or empty folder with --out."
             )
         if names - _TEMPORARY - {"lock"} and not overwrite:
             raise RunDirError(
-                f"out = {self.path}: already holds a run; its checkpoints and metrics would have been "
-                f"replaced. "
-                f"Go on with it (dormouse resume {self.path}), name another folder with --out, or pass "
-                f"--overwrite."
+                f"out = {self.path}: already holds a run; its checkpoints and metrics would have been replaced. "
+                f"Go on with it (dormouse resume {self.path}), name another folder with --out, or pass --overwrite."
             )
 
     def _clear(self) -> None:

@@ -76,9 +76,8 @@ def evaluate(
     if not math.isfinite(bpb):
         bad = int((~np.isfinite(bits)).sum())
         raise TrainingHalted(
-            f"the evaluation is not finite: {bad:,} of {len(bits):,} scored bytes have no finite "
-            f"probability. Nothing was "
-            "saved from this state; earlier checkpoints are as they were."
+            f"the evaluation is not finite: {bad:,} of {len(bits):,} scored bytes have no finite probability. "
+            "Nothing was saved from this state; earlier checkpoints are as they were."
         )
     by_register = None if registers is None else _by_register(bits, places, registers)
     return EvalResult(bpb, len(bits), window.window_bytes, by_register)

@@ -60,10 +60,8 @@ class Firewall:
         """Raise `TrainingHalted` once `max_skips` steps in a row were skipped."""
         if self.in_a_row >= self.max_skips:
             raise TrainingHalted(
-                f"{self.in_a_row} non-finite steps in a row up to step {step} ({self.skipped} in all, "
-                f"max_skips = "
-                f"{self.max_skips}): training stopped itself. No checkpoint holds a non-finite number; the "
-                f"skipped "
+                f"{self.in_a_row} non-finite steps in a row up to step {step} ({self.skipped} in all, max_skips = "
+                f"{self.max_skips}): training stopped itself. No checkpoint holds a non-finite number; the skipped "
                 "steps and their norms are in metrics.jsonl. Start a new run with a smaller --lr."
             )
 

@@ -163,9 +163,7 @@ def _judge(run: Run, display: Display, audit: MovementAudit) -> None:
     run.metrics.write("event", run.state.progress.step, values)
     if still:
         raise TrainingHalted(
-            f"movement audit failed: {len(still)} of {len(movements)} tensors did not move or had no "
-            f"gradient: "
-            f"{', '.join(still[:8])}. They were saved and counted but not trained; see the audit event in "
-            f"metrics.jsonl."
+            f"movement audit failed: {len(still)} of {len(movements)} tensors did not move or had no gradient: "
+            f"{', '.join(still[:8])}. They were saved and counted but not trained; metrics.jsonl has the audit event."
         )
     display.say(f"movement audit: all {sum(m.expected for m in movements)} tensors that should have moved did")

@@ -37,8 +37,7 @@ def pick_device(name: str) -> tuple[torch.device, str | None]:
     }
     if missing.get(device.type, False):
         raise ConfigError(
-            f"train.device = {name}: not available on this machine; the CPU would have run in its place, "
-            f"many times "
+            f"train.device = {name}: not available on this machine; the CPU would have run in its place, many times "
             "slower. Pass --device cpu or --device auto."
         )
     return device, None

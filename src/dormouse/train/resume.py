@@ -2,14 +2,15 @@
 
 Only what does not change a step may differ from run.json: length, cadences, how many checkpoints are kept,
 device and threads. Data may have moved but not changed: it is compared by hash. Everything is compared before
-anything is written. Then metrics.jsonl is cut back to the checkpoint's step, because the rows after it are
-about to be written again. A run that was killed before its first checkpoint begins again at step 0: model and
-data are functions of the seed.
+the run's own record changes; only a save that a kill interrupted is finished or cleared first. Then metrics.jsonl
+is cut back to what the checkpoint has seen, because the rows after it are about to be written again. A run that
+was killed before its first checkpoint begins again at step 0: model and data are functions of the seed.
 
 A changed length is announced: the rates of the steps to come follow the schedule of the new length, so the
 result is the run that was planned for that length only if the steps already taken had the same rates in both.
 """
 
+import operator
 from collections.abc import Callable
 
 from dormouse.config.diff import resume_conflicts
@@ -21,6 +22,8 @@ from dormouse.store.rundir import RunDir
 from dormouse.train.run import Options, Prepared, Run, assemble, record
 
 _PLACES = {"data", "eval"}
+_HASHES = ("train_sha256", "held_out_sha256")
+_NEEDED = {"data": _HASHES, "provenance": ("threads", "device")}
 
 
 def saved_config(directory: RunDir) -> RunConfig:
@@ -28,13 +31,19 @@ def saved_config(directory: RunDir) -> RunConfig:
     content = directory.read_run()
     try:
         sections = content["config"]
-        return RunConfig(
+        config = RunConfig(
             model=ModelConfig.model_validate(sections["model"]),
             train=TrainConfig.model_validate(sections["train"]),
             data=DataConfig.model_validate(sections["data"]),
         )
+        for section, keys in _NEEDED.items():
+            operator.itemgetter(*keys)(content[section])
     except (KeyError, TypeError):
-        raise RunDirError(f"{directory.run_json} holds no configuration; restore it, or start a new run.") from None
+        raise RunDirError(
+            f"{directory.run_json} does not hold the configuration, data hashes and provenance of a run; restore it, "
+            "or start a new run."
+        ) from None
+    return config
 
 
 def check_same_run(directory: RunDir, config: RunConfig) -> None:
@@ -42,8 +51,7 @@ def check_same_run(directory: RunDir, config: RunConfig) -> None:
     conflicts = [item for item in resume_conflicts(saved_config(directory), config) if item.key not in _PLACES]
     if conflicts:
         raise ResumeMismatch(
-            f"{directory.path} was made with other settings; another run would have continued from its "
-            f"weights:\n"
+            f"{directory.path} was made with other settings; another run would have continued from its weights:\n"
             + "\n".join(f"  {item}" for item in conflicts)
             + f"\nResume it as it is (dormouse resume {directory.path}), or start a new run elsewhere."
         )
@@ -64,36 +72,50 @@ def resume(
     saved = {} if path is None else checkpoint.load(path)
     step = saved["progress"]["step"] if saved else 0
     changed = _changes(previous, prepared)
-    _check_length(prepared.config.train, step)
+    spent = saved["clock"]["elapsed_seconds"] if saved else 0.0
+    _check_length(prepared.config.train, step, spent, changed)
     run = assemble(prepared, directory, options or Options())
-    if saved:
-        run.state.load_state_dict(saved)
-    if "steps" in changed or "minutes" in changed:
-        run.state.progress.total_steps = prepared.config.train.steps
-    removed = run.metrics.truncate_after(step)
-    run.metrics.write("event", step, {"event": "resumed", "rows_removed": removed, "changed": changed})
-    entry = {"step": step, "changed": changed, "provenance": provenance(threads=prepared.threads)}
-    history = [*previous.get("resumed", []), entry]
-    directory.write_run(record(run, prepared) | {"provenance": previous["provenance"], "resumed": history})
+    try:
+        if saved:
+            run.state.load_state_dict(saved)
+        _take_up(run, prepared, previous, changed)
+    except BaseException:
+        run.metrics.close()
+        raise
     _announce(report, step, changed, found=path is not None)
     return run
 
 
+def _take_up(run: Run, prepared: Prepared, previous: dict, changed: dict[str, list]) -> None:
+    """Fix the new length, cut the rows that come again, and write this start into the run's record."""
+    progress, spent = run.state.progress, run.state.elapsed_seconds
+    if "steps" in changed or "minutes" in changed:
+        progress.total_steps = prepared.config.train.steps or prepared.schedule.total_for_rest(progress.step, spent)
+    removed = run.metrics.truncate_after(progress.step, seen=progress.seen())
+    run.metrics.write("event", progress.step, {"event": "resumed", "rows_removed": removed, "changed": changed})
+    place = provenance(device=str(prepared.device), threads=prepared.threads)
+    entry = {"step": progress.step, "changed": changed, "provenance": place}
+    history = [*previous.get("resumed", []), entry]
+    run.directory.write_run(record(run, prepared) | {"provenance": previous["provenance"], "resumed": history})
+
+
 def _check_same_data(previous: dict, prepared: Prepared) -> None:
-    found = {
-        "train_sha256": prepared.corpus.train_sha256,
-        "held_out_sha256": prepared.corpus.held_out_sha256,
-    }
-    for key, value in found.items():
+    for key in _HASHES:
+        value = getattr(prepared.corpus, key)
         if previous["data"][key] != value:
             raise ResumeMismatch(
-                f"{key}: the run has read {previous['data'][key][:16]}, the files are now {value[:16]}; "
-                f"other bytes "
+                f"{key}: the run has read {previous['data'][key][:16]}, the files are now {value[:16]}; other bytes "
                 "would have been trained on or scored. Restore the files, or start a new run."
             )
 
 
-def _check_length(train: TrainConfig, step: int) -> None:
+def _check_length(train: TrainConfig, step: int, spent_seconds: float, changed: dict[str, list]) -> None:
+    spent = spent_seconds / 60
+    if "minutes" in changed and train.minutes is not None and train.minutes <= spent:
+        raise ResumeMismatch(
+            f"train.minutes = {train.minutes:g}: the run has spent {spent:.1f} minutes already, and a budget counts "
+            f"them; it would have ended at once. Give more than {spent:.1f} minutes."
+        )
     if train.steps is not None and train.steps < step:
         raise ResumeMismatch(
             f"train.steps = {train.steps}: the run is at step {step} already; it would have ended at once. "
@@ -102,13 +124,14 @@ def _check_length(train: TrainConfig, step: int) -> None:
 
 
 def _changes(previous: dict, prepared: Prepared) -> dict[str, list]:
-    """Train settings that differ from run.json, as [before, now]; the number of threads as it really is."""
+    """Train settings that differ from run.json, as [before, now]; threads and device as they were last used."""
     before, now = previous["config"]["train"], prepared.config.train.model_dump(mode="json")
     changed = {key: [before[key], value] for key, value in now.items() if before[key] != value}
-    changed.pop("threads", None)
-    threads = previous["provenance"]["threads"]
-    if threads != prepared.threads:
-        changed["threads"] = [threads, prepared.threads]
+    last = [previous, *previous.get("resumed", [])][-1]["provenance"]
+    for key, value in (("threads", prepared.threads), ("device", str(prepared.device))):
+        changed.pop(key, None)
+        if last[key] != value:
+            changed[key] = [last[key], value]
     return changed
 
 

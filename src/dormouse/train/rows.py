@@ -15,16 +15,16 @@ _KEPT = 0.8
 def train_row(run: Run, reading: TallyReading, clock: Clock) -> dict:
     """Everything the progress line shows and more; losses in nats per byte, `bpb` in bits per byte.
 
-    `moe`, `moe_entropy` and `moe_dead` are absent when nothing was routed.
+    Losses are null when no byte was scored; `moe`, `moe_entropy` and `moe_dead` are absent when nothing was routed.
     """
-    progress, train, ce = run.state.progress, run.config.train, reading.ce or 0.0
+    progress, train, ce = run.state.progress, run.config.train, reading.ce
     scale = run.schedule.scale(max(progress.step - 1, 0), progress.total_steps)
     row = {
         "total_steps": progress.total_steps,
         "ce": ce,
         "aux": reading.aux,
-        "total": ce + reading.aux,
-        "bpb": None if reading.ce is None else reading.ce / math.log(2),
+        "total": None if ce is None else ce + reading.aux,
+        "bpb": None if ce is None else ce / math.log(2),
         "smooth_bpb": progress.smooth_bpb,
         "held_out_bpb": progress.held_out_bpb,
         "scored": reading.scored,

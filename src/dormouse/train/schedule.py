@@ -33,10 +33,8 @@ class Schedule:
         """The schedule of a run; raises `ConfigError` for a time budget without a constant part."""
         if train.minutes is not None and train.decay_fraction >= 1:
             raise ConfigError(
-                f"train.decay_fraction = {train.decay_fraction} with train.minutes = {train.minutes}: the "
-                f"length in "
-                "steps is measured while the rate is constant, and no such part would have run. Set "
-                "decay_fraction "
+                f"train.decay_fraction = {train.decay_fraction} with train.minutes = {train.minutes}: the length in "
+                "steps is measured while the rate is constant, and no such part would have run. Set decay_fraction "
                 "below 1, or give --steps."
             )
         return cls(train.warmup_steps, train.decay_fraction, train.final_lr_fraction, train.minutes)
@@ -60,6 +58,17 @@ class Schedule:
     def total_from(self, step: int) -> int:
         """Length of a run whose decay begins at `step` >= 1."""
         return max(round(step / (1 - self.decay_fraction)), step)
+
+    def total_for_rest(self, step: int, elapsed_seconds: float) -> int | None:
+        """Length of a run of which `step` steps took `elapsed_seconds`, for a time budget given only then.
+
+        None while the constant part of the budget lasts: the loop decides at its end. After that the rest of the
+        budget is filled with steps at the speed so far, one at least.
+        """
+        if self.minutes is None or not self.is_time_to_decide(step, elapsed_seconds):
+            return None
+        rest = max(self.minutes * 60 - elapsed_seconds, 0.0)
+        return step + max(1, round(rest * step / elapsed_seconds))
 
     def is_time_to_decide(self, step: int, elapsed_seconds: float) -> bool:
         """True once the constant part of a time budget has passed (at least one step must be done)."""

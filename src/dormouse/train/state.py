@@ -57,6 +57,10 @@ class Progress:
     best_bpb: float | None = None
     best_step: int | None = None
 
+    def seen(self) -> dict[str, int]:
+        """Up to which step this state has written each kind of row that depends on a cadence."""
+        return {"train": self.logged_step, "eval": self.evaluated_step}
+
 
 @dataclass
 class TrainState:

@@ -85,6 +85,7 @@ def train_step(state: TrainState, batches: Sequence[Batch], *, lr_scale: float, 
     """Train on one window of micro-batches (any number of them, of any sizes) and count it in `state`."""
     step = state.progress.step
     state.optimizer.zero_grad()
+    counts = state.tally.counts.clone()
     nats, aux, scored = forward_backward(state, batches, settings)
     if settings.gradient_hook is not None:
         settings.gradient_hook(step, state.model)
@@ -97,6 +98,8 @@ def train_step(state: TrainState, batches: Sequence[Batch], *, lr_scale: float, 
         state.optimizer.step(lr_scale)
         if settings.retract_every and (step + 1) % settings.retract_every == 0:
             settings.retract(state.model)
+    if skipped:
+        state.tally.counts.copy_(counts)
     state.tally.add(nats=nats, aux=aux, scored=scored, norm=norm, finite=finite)
     state.progress.step += 1
     state.progress.trained_bytes += scored

@@ -104,6 +104,31 @@ def test_train_resume_without_a_run_there_begins_one(folder, capsys):
     assert "--out" in capsys.readouterr().err
 
 
+def test_train_resume_reads_the_runs_own_data_and_says_when_it_begins_a_new_run(folder, capsys):
+    assert train("--steps", "2", "--out", "run", "--quiet") == 0
+    sizes = [part for setting in SMALL for part in ("--set", setting)]
+    again = ["train", "--resume", "--out", "run", "--steps", "3", *sizes]
+    again += ["--seq-len", "16", "--batch-size", "2", "--eval-batches", "2", "--sample-bytes", "0"]
+    assert main(again) == 0
+    assert "done: 3 steps" in capsys.readouterr().out
+    assert train("--resume", "--steps", "1", "--out", "rnu") == 0
+    assert "rnu holds no run yet: a new one begins there" in capsys.readouterr().out
+
+
+def test_settings_of_a_file_count_as_given_whatever_the_file_is_called(folder, capsys):
+    (folder / "preset-mine.toml").write_text("[train]\nsteps = 4\n")
+    assert train("--steps", "2", "--out", "run", "--quiet") == 0
+    assert train("--resume", "--out", "run", "--config", "preset-mine.toml") == 0
+    assert "done: 4 steps" in capsys.readouterr().out
+
+
+def test_the_settings_line_is_written_as_set_reads_it(folder, capsys):
+    assert train("--steps", "1", "--out", "run") == 0
+    out = capsys.readouterr().out
+    assert "controller_norm=true" in out
+    assert "engram_orders=[2, 3, 4, 5, 6]" in out
+
+
 def test_the_same_directory_twice_is_refused_and_overwrite_is_the_way_in(folder, capsys):
     assert train("--steps", "1", "--out", "run", "--quiet") == 0
     before = {name: (folder / "run" / name).read_bytes() for name in ("run.json", "metrics.jsonl")}
@@ -212,6 +237,14 @@ def test_the_demo_trains_scores_and_writes_in_a_new_directory_each_time(folder, 
         "dormouse generate runs/demo-",
     ):
         assert expected in out
+
+
+def test_the_demo_obeys_set(folder):
+    small = [part for setting in (*SMALL, "steps=2", "seed=5") for part in ("--set", setting)]
+    assert main(["demo", "--out", "runs", "--threads", "1", "--quiet", *small]) == 0
+    [run] = (folder / "runs").iterdir()
+    chosen = json.loads((run / "run.json").read_text())["config"]["train"]
+    assert (chosen["seed"], chosen["steps"], chosen["minutes"]) == (5, 2, None)
 
 
 def test_the_ranking_is_ordered_by_bits_and_marks_the_model():

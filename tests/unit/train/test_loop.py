@@ -72,6 +72,15 @@ def test_a_skipped_step_survives_the_resume(runs):
     assert math.isfinite(event["total"])
 
 
+def test_the_row_of_a_skipped_step_has_no_loss_and_no_use_of_experts(runs):
+    run = with_hook(runs.begin(runs.config()), poison(1))
+    runs.train(run)
+    row = runs.rows("run", "train")[1]
+    assert (row["step"], row["scored"]) == (2, 0)
+    assert (row["ce"], row["total"], row["bpb"]) == (None, None, None)
+    assert "moe" not in row
+
+
 def test_training_goes_on_unchanged_whatever_is_evaluated(runs):
     """Evaluation after 2 and 4, never before the end, and on windows of 1 and 10 batches (DM-34)."""
     ways = {

@@ -110,7 +110,7 @@ def test_the_saved_configuration_is_the_one_the_run_was_given(runs):
 def test_a_run_json_without_configuration_is_refused(runs):
     runs.begin(runs.config()).close()
     (runs.folder / "run" / "run.json").write_text("{}")
-    with pytest.raises(RunDirError, match="holds no configuration"):
+    with pytest.raises(RunDirError, match="does not hold the configuration"):
         saved_config(RunDir.open(runs.folder / "run"))
 
 
@@ -125,3 +125,88 @@ def test_a_checkpoint_of_another_model_is_refused_naming_tensors(runs):
     del missing["norm.weight"]
     with pytest.raises(CheckpointError, match=r"norm\.weight is missing"):
         load_weights(small, missing)
+
+
+def test_a_resumed_start_is_compared_with_the_one_before_it(runs):
+    """Threads 1, 2, 2, 1: a change is announced at the second and the fourth start only."""
+    stopped(runs)
+    announced = []
+    for threads in (2, 2, 1):
+        said = []
+        runs.go_on(runs.config(threads=threads), said=said).close()
+        announced.append([text for text in said if text.startswith("threads")])
+    assert announced == [["threads changed: 1 -> 2"], [], ["threads changed: 2 -> 1"]]
+
+
+def test_another_device_is_announced_although_auto_chose_it(runs):
+    stopped(runs)
+    directory = RunDir.open(runs.folder / "run")
+    record = directory.read_run()
+    record["provenance"]["device"] = "cuda"
+    directory.write_run(record)
+    said = []
+    runs.go_on(runs.config(), said=said).close()
+    assert "device changed: cuda -> cpu" in said
+    assert any("rounded differently" in text for text in said)
+    assert directory.read_run()["resumed"][-1]["provenance"]["device"] == "cpu"
+
+
+def spend(runs, seconds):
+    """Pretend that the three steps of the run took `seconds`."""
+    run = runs.begin(runs.config())
+    run.state.elapsed_seconds = seconds
+    runs.train(run, stop_at=3)
+
+
+def test_a_new_time_budget_counts_the_time_spent(runs):
+    """Three steps in 90 s, then 2 minutes: one more step fits into the 30 s that are left."""
+    spend(runs, 90.0)
+    run = runs.go_on(runs.config(steps=None, minutes=2.0))
+    assert run.state.progress.total_steps == 4
+    assert runs.train(run).step == 4
+
+
+def test_a_new_time_budget_whose_constant_part_lasts_is_decided_by_the_loop(runs):
+    spend(runs, 90.0)
+    run = runs.go_on(runs.config(steps=None, minutes=60.0))
+    assert run.state.progress.total_steps is None
+    run.close()
+
+
+def test_a_time_budget_that_is_spent_is_refused(runs):
+    spend(runs, 90.0)
+    before = (runs.folder / "run" / "run.json").read_bytes()
+    with pytest.raises(ResumeMismatch, match=r"train\.minutes = 1: the run has spent 1\.5 minutes already"):
+        runs.go_on(runs.config(steps=None, minutes=1.0))
+    assert (runs.folder / "run" / "run.json").read_bytes() == before
+
+
+def test_an_evaluation_after_its_checkpoint_is_written_once(runs):
+    """A signal during the evaluation of step 4 saves step 4 unevaluated; two resumes evaluate it, one row stays."""
+    runs.train(runs.begin(runs.config(), "whole"))
+    run = runs.begin(runs.config(eval_every=0))
+    runs.train(run, stop_at=4)
+    directory = RunDir.open(runs.folder / "run")
+    record = directory.read_run()
+    record["config"]["train"]["eval_every"] = 2
+    directory.write_run(record)
+    path = runs.folder / "run" / "metrics.jsonl"
+    with path.open("a") as file:
+        file.write(json.dumps({"schema": 1, "kind": "eval", "step": 4, "bpb": 9.0}) + "\n")
+    runs.train(runs.go_on(runs.config()))
+    assert [row["step"] for row in runs.rows("run", "eval")] == [4, 6]
+    assert runs.rows("run", "eval")[0]["bpb"] == runs.rows("whole", "eval")[1]["bpb"]
+
+
+def test_run_files_that_are_damaged_are_refused_without_a_traceback(runs):
+    stopped(runs)
+    directory = RunDir.open(runs.folder / "run")
+    with (runs.folder / "run" / "metrics.jsonl").open("ab") as file:
+        file.write(b"\xff\n")
+    with pytest.raises(RunDirError, match="not UTF-8"):
+        runs.go_on(runs.config())
+    record = directory.read_run()
+    del record["provenance"]
+    directory.write_run(record)
+    with pytest.raises(RunDirError, match="provenance"):
+        runs.go_on(runs.config())

@@ -58,3 +58,12 @@ def test_a_time_budget_without_a_constant_part_is_refused():
 
     with pytest.raises(ConfigError, match=r"decay_fraction = 1\.0.*--steps"):
         Schedule.from_config(TrainConfig(minutes=3.0, decay_fraction=1.0))
+
+
+def test_a_budget_given_late_fills_its_rest_at_the_speed_so_far():
+    """100 steps took 5 minutes; of a budget of 6 minutes the constant part (40 %) is over, of 13 it is not."""
+    in_six, in_thirteen = (Schedule(4, 0.6, 0.01, minutes) for minutes in (6.0, 13.0))
+    assert in_six.total_for_rest(100, 300.0) == 120
+    assert in_thirteen.total_for_rest(100, 300.0) is None
+    assert SCHEDULE.total_for_rest(100, 300.0) is None
+    assert in_six.total_for_rest(100, 359.99) == 101

@@ -137,3 +137,15 @@ def test_retraction_comes_every_so_many_steps(tools):
     for _ in range(7):
         train_step(state, [tools.batch([[1]], [[2]])], lr_scale=1.0, settings=settings)
     assert len(calls) == 2
+
+
+def test_a_skipped_step_counts_no_expert(tools):
+    """A NaN in the readout after routing has happened: nothing was trained, so nothing was used."""
+    logits = torch.full((256, 256), float("nan"))
+    state = tools.state(tools.Table(routed=True, logits=logits))
+    state.tally.counts += torch.tensor([5, 0, 0, 1])
+    result = train_step(
+        state, [tools.batch([[0, 1, 5]], [[1, 2, 3]])], lr_scale=1.0, settings=StepSettings(grad_clip=1.0)
+    )
+    assert result.skipped
+    assert state.tally.counts.tolist() == [5, 0, 0, 1]
