@@ -1,0 +1,61 @@
+"""Retraction of a whole model: every factor, in place, as the run's own loop calls it."""
+
+import pytest
+import torch
+
+from dormouse.config.load import load_preset
+from dormouse.model.lm import Dormouse
+from dormouse.ops.polar import orthogonality_error
+from dormouse.train.retract import largest_error, retract
+from dormouse.train.state import factors
+
+KDA = ("kda_decay_rank=4", "kda_gate_rank=4")
+SMALL = ("d_model=16", "n_heads=1", "head_dim=16", "rank=4", "d_ffn=32", "engram_rows=64", "engram_dim=4", *KDA)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Dormouse(load_preset("tiny", SMALL))
+
+
+def test_every_drifted_factor_becomes_its_polar_factor(model):
+    names = [name for name, _ in model.spectral_factors()]
+    assert len(names) == 4
+    expected = {}
+    with torch.no_grad():
+        for name, p in model.spectral_factors():
+            p.add_(0.02 * torch.randn_like(p))
+            U, _, Vh = torch.linalg.svd(p.double(), full_matrices=False)
+            expected[name] = (U @ Vh).float()
+    drift = largest_error(factors(model)).item()
+    retract(factors(model), iters=2)
+    assert drift > 1e-3
+    assert largest_error(factors(model)).item() < 1e-6
+    for name, p in model.spectral_factors():
+        torch.testing.assert_close(p.detach(), expected[name], atol=1e-5, rtol=0)
+
+
+def test_the_largest_error_is_that_of_the_worst_matrix(model):
+    with torch.no_grad():
+        factors(model)[2][1].mul_(1.1)  # X^T X = 1.21 I: error 0.21 * sqrt(4) / 4
+    assert largest_error(factors(model)).item() == pytest.approx(0.105, rel=1e-4)
+    assert orthogonality_error(factors(model)[2])[1].item() == pytest.approx(0.105, rel=1e-4)
+    assert largest_error([]).item() == 0.0
+
+
+@pytest.mark.parametrize(("every", "low", "high"), [(1, 0.0, 1e-6), (0, 1e-4, 1.0)])
+def test_a_run_keeps_its_factors_orthonormal_only_by_retracting(runs, every, low, high):
+    run = runs.begin(runs.config(retract_every=every, steps=6))
+    runs.train(run)
+    error = largest_error(factors(run.state.model)).item()
+    assert low <= error <= high
+    assert runs.rows("run", "train")[-1]["orthogonality_error"] == pytest.approx(error)
+
+
+def test_the_cadence_counts_steps(runs):
+    """Retraction after steps 3 and 6 only: the factors have drifted after step 5."""
+    run = runs.begin(runs.config(retract_every=3, steps=6))
+    runs.train(run)
+    drifted = [row["orthogonality_error"] > 1e-5 for row in runs.rows("run", "train")]
+    assert drifted == [True, True, False, True, True, False]
