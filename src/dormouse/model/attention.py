@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dormouse.config.schema import ModelConfig
 from dormouse.model.records import MixerState
-from dormouse.model.roles import Role, set_role
+from dormouse.model.roles import Role, declare
 
 _ROPE_BASE = 10_000.0
 
@@ -70,6 +70,5 @@ def _biased(d_in: int, d_out: int, role: Role) -> nn.Linear:
     layer = nn.Linear(d_in, d_out)
     nn.init.normal_(layer.weight, std=d_in**-0.5)
     nn.init.zeros_(layer.bias)
-    set_role(layer.weight, role)
-    set_role(layer.bias, Role.VECTOR)
+    declare(layer, weight=role, bias=Role.VECTOR)
     return layer

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dormouse.config.schema import ModelConfig
-from dormouse.model.roles import Role, set_role
+from dormouse.model.roles import Role, declare
 from dormouse.ops.norm import rms_norm
+from dormouse.ops.precision import widened, without_autocast
 
 N_GATES = 3
 
@@ -24,7 +25,8 @@ class Controller(nn.Module):
         super().__init__()
         columns = -(-(N_GATES + config.n_experts) // 4) * 4
         weight = torch.empty(columns, 2 * config.d_model).uniform_(-1, 1) * (2 * config.d_model) ** -0.5
-        self.weight = set_role(nn.Parameter(weight), Role.CONTROL)
+        self.weight = nn.Parameter(weight)
+        declare(self, weight=Role.CONTROL)
         self.n_experts, self.gate_scale = config.n_experts, config.branch_gate_scale
         self.eps = config.norm_eps if config.controller_norm else None
         self.register_buffer("ones", torch.ones(config.d_model), persistent=False)
@@ -43,7 +45,7 @@ class Controller(nn.Module):
         return self._linear(c, h0, N_GATES, N_GATES + self.n_experts)
 
     def _linear(self, c: Tensor, h0: Tensor, first: int, last: int) -> Tensor:
-        with torch.autocast(c.device.type, enabled=False):
-            weight, d = self.weight[first:last], c.shape[-1]
-            c, h0 = (x if x.dtype == torch.float64 else x.float() for x in (c, h0))
+        weight, d = self.weight[first:last], c.shape[-1]
+        c, h0, weight = widened(c, h0, weight)
+        with without_autocast(c):
             return F.linear(c, weight[:, :d]) + F.linear(h0, weight[:, d:])

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dormouse.model.experts import Path
-from dormouse.model.roles import Role, set_role
+from dormouse.model.roles import Role, declare
 from dormouse.model.router import Router, Routing
 from dormouse.ops.dispatch import plan_dispatch
 
@@ -32,10 +32,11 @@ class DenseExperts(nn.Module):
         self.router = Router(n_experts, top_k, renormalize, gate_scale)
         up = torch.randn(n_experts, d_ffn, d_model) * d_model**-0.5
         down = torch.randn(n_experts, d_model, d_ffn) * 0.5 * d_ffn**-0.5
-        self.up = set_role(nn.Parameter(up), Role.MATRIX)
-        self.up_bias = set_role(nn.Parameter(torch.zeros(n_experts, d_ffn)), Role.VECTOR)
-        self.down = set_role(nn.Parameter(down), Role.MATRIX)
-        self.down_bias = set_role(nn.Parameter(torch.zeros(n_experts, d_model)), Role.VECTOR)
+        self.up = nn.Parameter(up)
+        self.up_bias = nn.Parameter(torch.zeros(n_experts, d_ffn))
+        self.down = nn.Parameter(down)
+        self.down_bias = nn.Parameter(torch.zeros(n_experts, d_model))
+        declare(self, up=Role.MATRIX, up_bias=Role.VECTOR, down=Role.MATRIX, down_bias=Role.VECTOR)
 
     def prepare(self) -> None:
         """Nothing is folded; present so that both banks are used alike."""

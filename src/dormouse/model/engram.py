@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dormouse.config.schema import ModelConfig
-from dormouse.model.roles import Role, set_role
+from dormouse.model.roles import Role, declare
 from dormouse.model.spectral import dense
 from dormouse.ops.ngram import ngram_rows
 from dormouse.ops.norm import rms_norm
@@ -40,7 +40,8 @@ class Engram(nn.Module):
         self.n_rows, self.lam_max = 1 << (config.engram_rows - 1).bit_length(), config.engram_lam_max
         width = len(self.orders) * config.engram_dim
         table = torch.randn(len(self.orders) * self.n_rows, config.engram_dim) * _ROW_STD
-        self.table = set_role(nn.Parameter(table), Role.TABLE)
+        self.table = nn.Parameter(table)
+        declare(self, table=Role.TABLE)
         self.key = dense(width, d)
         self.value = dense(width, d)
         self.dense_half = dense(d, d) if config.engram_dense_half else None

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dormouse.model.roles import Role, set_role
+from dormouse.model.roles import Role, declare
 from dormouse.model.router import Router, Routing
 from dormouse.model.spectral import orthonormal
 from dormouse.ops.dispatch import plan_dispatch
@@ -64,13 +64,19 @@ class TsctExperts(nn.Module):
         super().__init__()
         rank = min(rank, d_model, d_ffn)
         self.router = Router(n_experts, top_k, renormalize, gate_scale)
-        self.up_U = set_role(nn.Parameter(orthonormal(n_experts, d_model, rank)), Role.FACTOR)
-        self.up_V = set_role(nn.Parameter(orthonormal(n_experts, d_ffn, rank)), Role.FACTOR)
-        self.down_U = set_role(nn.Parameter(orthonormal(n_experts, d_ffn, rank)), Role.FACTOR)
-        self.down_V = set_role(nn.Parameter(orthonormal(n_experts, d_model, rank)), Role.FACTOR)
+        self.up_U = nn.Parameter(orthonormal(n_experts, d_model, rank))
+        self.up_V = nn.Parameter(orthonormal(n_experts, d_ffn, rank))
+        self.down_U = nn.Parameter(orthonormal(n_experts, d_ffn, rank))
+        self.down_V = nn.Parameter(orthonormal(n_experts, d_model, rank))
         up, down = (d_ffn / rank) ** 0.5, 0.5 * (d_model / rank) ** 0.5
-        self.up_s = set_role(nn.Parameter(torch.full((n_experts, rank), up)), Role.VECTOR)
-        self.down_s = set_role(nn.Parameter(torch.full((n_experts, rank), down)), Role.VECTOR)
+        self.up_s = nn.Parameter(torch.full((n_experts, rank), up))
+        self.down_s = nn.Parameter(torch.full((n_experts, rank), down))
+        declare(
+            self,
+            **dict.fromkeys(("up_U", "up_V", "down_U", "down_V"), Role.FACTOR),
+            up_s=Role.VECTOR,
+            down_s=Role.VECTOR,
+        )
 
     def prepare(self) -> Factors:
         """Factors with the singular values folded into the narrow side of each layer."""

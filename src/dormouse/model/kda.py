@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dormouse.config.schema import ModelConfig
 from dormouse.model.records import MixerState
-from dormouse.model.roles import Role, set_role
+from dormouse.model.roles import Role, declare
 from dormouse.model.spectral import dense
 from dormouse.ops import kda
 from dormouse.ops.conv import short_conv
@@ -52,23 +52,24 @@ class KdaMixer(nn.Module):
         self.gate = dense(d, gate_width)
         self.gate_up = None if full_gate else dense(gate_width, inner)
         self.out = dense(inner, d)
-        self.out_norm = set_role(nn.Parameter(torch.ones(self.head_dim)), Role.VECTOR)
-        self.A_log = set_role(nn.Parameter(torch.empty(self.heads).uniform_(1, 16).log()), Role.VECTOR)
+        self.out_norm = nn.Parameter(torch.ones(self.head_dim))
+        self.A_log = nn.Parameter(torch.empty(self.heads).uniform_(1, 16).log())
         step = torch.empty(inner).uniform_(math.log(1e-3), math.log(1e-1)).exp()
-        self.dt_bias = set_role(nn.Parameter(step + torch.log(-torch.expm1(-step))), Role.VECTOR)
+        self.dt_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))
         self.conv = None
         if config.kda_conv_width > 1:
             taps = torch.zeros(config.kda_conv_width, 3 * inner)
             taps[0] = 1
-            self.conv = set_role(nn.Parameter(taps), Role.VECTOR)
+            self.conv = nn.Parameter(taps)
+        declare(self, **dict.fromkeys(("out_norm", "A_log", "dt_bias", "conv"), Role.VECTOR))
 
     def initial_state(self, batch_size: int) -> MixerState:
         """Zero state for ``batch_size`` sequences."""
-        inner, device = self.heads * self.head_dim, self.A_log.device
-        memory = torch.zeros(batch_size, self.heads, self.head_dim, self.head_dim, device=device)
+        inner, zeros = self.heads * self.head_dim, self.A_log.new_zeros
+        memory = zeros(batch_size, self.heads, self.head_dim, self.head_dim, requires_grad=False)
         if self.conv is None:
             return MixerState(memory=memory)
-        return MixerState(memory, torch.zeros(batch_size, len(self.conv) - 1, 3 * inner, device=device))
+        return MixerState(memory, zeros(batch_size, len(self.conv) - 1, 3 * inner, requires_grad=False))
 
     def prepare(self) -> KdaWeights:
         """Concatenate the projections of x."""

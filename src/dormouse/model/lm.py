@@ -15,9 +15,10 @@ from dormouse.model.experts import Path
 from dormouse.model.loop import LoopBlock
 from dormouse.model.norm import RMSNorm
 from dormouse.model.records import LoopOutput, LoopState, RoutingRecord
-from dormouse.model.roles import Role, named_roles, set_role
+from dormouse.model.roles import Role, declare, spectral_factors
 from dormouse.model.router import Routing
 from dormouse.model.spectral import SpectralLinear
+from dormouse.ops.precision import widened
 
 VOCAB = 256
 
@@ -38,7 +39,7 @@ class Dormouse(nn.Module):
         parts = config.tsct_parts if config.use_tsct else ()
         d = config.d_model
         self.embedding = nn.Embedding(VOCAB, d)
-        set_role(self.embedding.weight, Role.EMBEDDING)
+        declare(self.embedding, weight=Role.EMBEDDING)
         self.loop = LoopBlock(config)
         self.out_proj = _linear(d, d, config, spectral="out_proj" in parts)
         self.norm = RMSNorm(d, config.norm_eps)
@@ -50,7 +51,7 @@ class Dormouse(nn.Module):
 
     def spectral_factors(self) -> list[tuple[str, nn.Parameter]]:
         """Every stack of orthonormal factors ``[..., m, r]`` of the model, with its name."""
-        return [(name, p) for name, p, role in named_roles(self) if role is Role.FACTOR]
+        return spectral_factors(self)
 
     def forward(
         self,
@@ -83,7 +84,7 @@ class Dormouse(nn.Module):
 
     def read_out(self, h: Tensor) -> Tensor:
         """The one readout: hidden state ``[B, T, d]`` to fp32 logits ``[B, T, 256]``."""
-        return self.lm_head(self.norm(self.out_proj(h))).float()
+        return widened(self.lm_head(self.norm(self.out_proj(h))))[0]
 
 
 def _mean(hidden: list[Tensor]) -> Tensor:
@@ -111,8 +112,7 @@ def _linear(d_in: int, d_out: int, config: ModelConfig, *, spectral: bool) -> nn
     layer = nn.Linear(d_in, d_out)
     nn.init.normal_(layer.weight, std=d_in**-0.5)
     nn.init.zeros_(layer.bias)
-    set_role(layer.weight, Role.MATRIX)
-    set_role(layer.bias, Role.VECTOR)
+    declare(layer, weight=Role.MATRIX, bias=Role.VECTOR)
     return layer
 
 
@@ -123,6 +123,5 @@ def _head(config: ModelConfig, *, spectral: bool) -> nn.Module:
     head = nn.Linear(config.d_model, VOCAB)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
-    set_role(head.weight, Role.EMBEDDING)
-    set_role(head.bias, Role.VECTOR)
+    declare(head, weight=Role.EMBEDDING, bias=Role.VECTOR)
     return head

@@ -21,7 +21,7 @@ from dormouse.model.experts import Path, TsctExperts
 from dormouse.model.kda import KdaMixer
 from dormouse.model.norm import RMSNorm
 from dormouse.model.records import LoopState, MixerState, document_age
-from dormouse.model.roles import Role, set_role
+from dormouse.model.roles import Role, declare
 from dormouse.model.router import Routing
 
 
@@ -57,8 +57,9 @@ class LoopBlock(nn.Module):
         d, self.max_iter, self.sequential = config.d_model, config.max_iter, config.layout == "sequential"
         self.norm = RMSNorm(d, config.norm_eps)
         self.expert_norm = RMSNorm(d, config.norm_eps) if self.sequential else None
-        self.iter_embed = set_role(nn.Parameter(torch.zeros(config.max_iter, d)), Role.VECTOR)
-        self.rho = set_role(nn.Parameter(torch.ones(())), Role.VECTOR)
+        self.iter_embed = nn.Parameter(torch.zeros(config.max_iter, d))
+        self.rho = nn.Parameter(torch.ones(()))
+        declare(self, iter_embed=Role.VECTOR, rho=Role.VECTOR)
         self.controller = Controller(config)
         self.mixer = _mixer(config)
         self.engram = Engram(config) if config.use_engram else None

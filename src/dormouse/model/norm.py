@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from dormouse.model.roles import Role, set_role
+from dormouse.model.roles import Role, declare
 from dormouse.ops.norm import rms_norm
 
 
@@ -13,7 +13,8 @@ class RMSNorm(nn.Module):
     def __init__(self, dim: int, eps: float) -> None:
         """Create the layer for ``[..., dim]``."""
         super().__init__()
-        self.weight = set_role(nn.Parameter(torch.ones(dim)), Role.VECTOR)
+        self.weight = nn.Parameter(torch.ones(dim))
+        declare(self, weight=Role.VECTOR)
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ Training, arXiv 2604.00733, trains in the same form).
 import torch
 from torch import Tensor, nn
 
-from dormouse.model.roles import Role, set_role
+from dormouse.model.roles import Role, declare
 
 
 def orthonormal(*shape: int) -> Tensor:
@@ -32,9 +32,10 @@ class SpectralLinear(nn.Module):
         """
         super().__init__()
         rank = min(rank, d_in, d_out)
-        self.U = set_role(nn.Parameter(orthonormal(d_in, rank)), Role.FACTOR)
-        self.s = set_role(nn.Parameter(torch.full((rank,), gain * (d_out / rank) ** 0.5)), Role.VECTOR)
-        self.V = set_role(nn.Parameter(orthonormal(d_out, rank)), Role.FACTOR)
+        self.U = nn.Parameter(orthonormal(d_in, rank))
+        self.s = nn.Parameter(torch.full((rank,), gain * (d_out / rank) ** 0.5))
+        self.V = nn.Parameter(orthonormal(d_out, rank))
+        declare(self, U=Role.FACTOR, s=Role.VECTOR, V=Role.FACTOR)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., d_in]`` to ``[..., d_out]``."""
@@ -52,5 +53,5 @@ def dense(d_in: int, d_out: int, *, gain: float = 1.0, role: Role = Role.MATRIX)
     """Bias-free dense layer with normal weights that keep the mean square of an isotropic input times ``gain``."""
     layer = nn.Linear(d_in, d_out, bias=False)
     nn.init.normal_(layer.weight, std=gain * d_in**-0.5)
-    set_role(layer.weight, role)
+    declare(layer, weight=role)
     return layer

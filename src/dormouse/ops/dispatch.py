@@ -32,4 +32,5 @@ def plan_dispatch(ids: Tensor, n_experts: int) -> DispatchPlan:
     order = torch.argsort(flat, stable=True)
     inverse = torch.empty_like(order)
     inverse[order] = torch.arange(len(order), device=order.device)
-    return DispatchPlan(order, inverse, torch.bincount(flat, minlength=n_experts), ids.shape[1])
+    counts = flat.new_zeros(n_experts).scatter_add_(0, flat, torch.ones_like(flat))
+    return DispatchPlan(order, inverse, counts, ids.shape[1])

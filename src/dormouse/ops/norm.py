@@ -10,15 +10,17 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dormouse.ops.precision import backward_without_autocast, widened
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension; ``weight`` is ``[D]``."""
-    return _RmsNorm.apply(x, weight, eps)
+    return _RmsNorm.apply(*widened(x, weight), eps)
 
 
 def l2_norm(x: Tensor, eps: float = 1e-6) -> Tensor:
     """``x / sqrt(sum(x^2) + eps)`` over the last dimension; a zero vector stays zero."""
-    return _L2Norm.apply(x, eps)
+    return _L2Norm.apply(*widened(x), eps)
 
 
 def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -46,6 +48,7 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @backward_without_autocast
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
         (dy,) = grad_outputs
         unit, weight, root = ctx.saved_tensors
@@ -66,6 +69,7 @@ class _L2Norm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @backward_without_autocast
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
         (dy,) = grad_outputs
         unit, root = ctx.saved_tensors

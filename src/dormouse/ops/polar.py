@@ -30,9 +30,8 @@ def polar(X: Tensor, iters: int) -> Tensor:
     unit = X / torch.where(largest > 0, largest, torch.ones_like(largest))
     gram = unit.transpose(-1, -2) @ unit
     fourth = torch.linalg.matrix_power(gram, 4)
-    bound = (
-        fourth.abs().sum(-1, keepdim=True).amax(-2, keepdim=True).pow(1 / 8)
-    )  # of the spectral norm, within r^(1/16)
+    # Of the spectral norm, within r^(1/16).
+    bound = fourth.abs().sum(-1, keepdim=True).amax(-2, keepdim=True).pow(1 / 8)
     norm = bound * largest
     # Inside the basin the iteration converges as it is: dividing would throw healthy singular values away from 1.
     scale = torch.where((norm > 0.75) & (norm < BASIN * 0.98), 1 / largest.clamp(min=1e-37), bound)

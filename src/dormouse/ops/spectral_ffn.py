@@ -5,7 +5,8 @@ One expert is ``y = (SiLU((x U1) V1^T) U2) V2^T`` with the singular values folde
 without rows cost nothing and get a gradient of exactly zero. The f-wide intermediate is saved once, before its
 SiLU.
 
-On a CPU the loop runs over contiguous segments; it reads the segment lengths on the host, which is where they are.
+The loop runs over contiguous segments whose lengths are read on the host. On a CPU that is where they are; on a GPU it
+is one wait for the device in every pass.
 """
 
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from dormouse.ops.precision import backward_without_autocast, widened, without_autocast
 
 
 def spectral_ffn(x: Tensor, counts: Tensor, U1: Tensor, V1: Tensor, U2: Tensor, V2: Tensor) -> Tensor:
@@ -26,9 +29,11 @@ def spectral_ffn(x: Tensor, counts: Tensor, U1: Tensor, V1: Tensor, U2: Tensor, 
         U2, V2: down projection ``[E, f, r]`` and ``[E, d, r]``.
 
     Returns:
-        ``[R, d]``.
+        ``[R, d]``, in the widest of the arguments' dtypes, fp32 at least.
     """
-    return _SpectralFfn.apply(x, counts.tolist(), U1, V1, U2, V2)
+    x, U1, V1, U2, V2 = widened(x, U1, V1, U2, V2)
+    with without_autocast(x):
+        return _SpectralFfn.apply(x, counts.tolist(), U1, V1, U2, V2)
 
 
 def spectral_ffn_reference(x: Tensor, expert: Tensor, U1: Tensor, V1: Tensor, U2: Tensor, V2: Tensor) -> Tensor:
@@ -66,6 +71,7 @@ class _SpectralFfn(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @backward_without_autocast
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
         (dy,) = grad_outputs
         x, t1, h, t2, U1, V1, U2, V2 = ctx.saved_tensors

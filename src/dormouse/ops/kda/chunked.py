@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 from dormouse.ops.kda import tree
 from dormouse.ops.kda.inverse import unit_lower_inverse
 from dormouse.ops.kda.recurrent import recurrent
+from dormouse.ops.precision import backward_without_autocast, widened, without_autocast
 
 CHUNK = 32
 
@@ -41,13 +42,15 @@ def chunked(
     Computes in fp32 (float64 if the inputs are). Sequences of one or two tokens take the recurrence, which is
     cheaper there; any other length is padded to whole chunks with tokens that leave the state alone.
     """
-    if q.shape[1] <= 2:
-        return recurrent(q, k, v, g, beta, state)
     batch, length, heads, key_dim = q.shape
     if state is None:
         state = q.new_zeros(batch, heads, key_dim, v.shape[-1])
-    o, final = _Chunked.apply(q, k, v, g, beta, state, chunk)
-    return o[:, :length], final
+    q, k, v, g, beta, state = widened(q, k, v, g, beta, state)
+    with without_autocast(q):
+        if length <= 2:
+            return recurrent(q, k, v, g, beta, state)
+        o, final = _Chunked.apply(q, k, v, g, beta, state, chunk)
+        return o[:, :length], final
 
 
 def _to_chunks(x: Tensor, chunk: int, pad: int) -> Tensor:
@@ -87,6 +90,7 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @backward_without_autocast
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
         kq, v, a, b, AQ, inverse, W, S, N = ctx.saved_tensors
         B, T, H, n_chunks = ctx.sizes
