@@ -32,5 +32,8 @@ test: check     ## everything that continuous integration runs
 format: $(STAMP)  ## rewrite the files in the project's format
 	cd $(ROOT) && $(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
+bench: $(STAMP)  ## speed of generation (about a minute), and every peer for a few seconds
+	cd $(ROOT) && $(BIN)/python -m benchmarks.generation && $(BIN)/python -m benchmarks.peers --smoke
+
 clean:          ## remove the environment and caches (runs/ stays)
 	rm -rf $(VENV) $(ROOT)/.pytest_cache $(ROOT)/.ruff_cache

@@ -41,14 +41,17 @@ def anchors(
     window: Annotated[int, typer.Option(help="Scored bytes of the window column.")] = 40_960,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure even where packaged figures exist.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Also write the figures, as JSON, to this file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the figures, as JSON, to this new file.")] = None,
+    dedup: Annotated[
+        bool, typer.Option("--dedup", help="Take out of the training text what also stands in the held-out text.")
+    ] = False,
 ) -> None:
     """Classical yardsticks in bits per byte, on the same window and tail as a model."""
     order_list, kinds = parse_orders(orders), parse_kinds(skip)
     if window < 1:
         raise ConfigError(f"window={window} scores nothing; give at least 1 byte, 40960 is usual")
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise DataError(f"out={out} cannot be a file: name a new file in an existing folder; nothing was measured")
+    if out is not None:
+        refuse_unfit_output(out)
 
     from dormouse.config.schema import DataConfig, TrainConfig
     from dormouse.data.corpus import load_corpus
@@ -56,7 +59,7 @@ def anchors(
     from dormouse.lab.anchors.table import anchors_for
 
     lengths = TrainConfig(steps=1)  # only its default sequence lengths are read
-    config = DataConfig(data=data, eval=held_out)
+    config = DataConfig(data=data, eval=held_out, dedup=dedup)
     corpus = load_corpus(config, seq_len=lengths.seq_len, eval_seq_len=lengths.eval_seq_len)
     for note in corpus.notes:
         say(note)
@@ -73,18 +76,40 @@ def anchors(
     )
     figures = {"corpus": corpus.name, **table.as_json(), "measured_now": table.provenance is None}
     figures["provenance"] = table.provenance or provenance()
-    text = json.dumps(figures, indent=2)
-    if out is not None:
-        out.write_text(text + "\n", encoding="utf-8")
+    text = json.dumps(figures, indent=2) + "\n"
     if as_json:
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(text)
     else:
         show(table, corpus.name)
+    if out is not None:
+        write_new(out, text)
 
 
 def say(message: str) -> None:
     """One line of progress on standard error."""
     print(message, file=sys.stderr, flush=True)
+
+
+def refuse_unfit_output(out: Path) -> None:
+    """Raise `DataError` unless the file can be made: it is made and removed, before minutes go into measuring."""
+    write_new(out, "", consequence="nothing was measured")
+    out.unlink()
+
+
+def write_new(out: Path, text: str, *, consequence: str = "the figures are not in a file") -> None:
+    """Write a file that does not exist yet; raises `DataError` if it does, or if the system refuses."""
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise DataError(
+            f"out={out} exists and would have been overwritten; {consequence}. Name a new file, or remove it."
+        ) from None
+    except OSError as error:
+        raise DataError(
+            f"out={out} cannot be written ({error.strerror}); {consequence}. "
+            "Name a new file in an existing folder that you may write to."
+        ) from None
 
 
 def parse_orders(text: str) -> list[int]:
@@ -125,10 +150,8 @@ def show(table: "AnchorTable", name: str) -> None:
     console.print(grid)
     console.print(
         f"window {table.scored_bytes:,} bytes, tail {table.tail_bytes:,} bytes of held-out text "
-        f"{table.held_out_sha256[:16]}; training text {table.train_bytes:,} bytes "
-        f"{table.train_sha256[:16]}.\n"
-        "n-grams are fitted on the training text and stay fixed. Compressors adapt while they code and see "
-        "far back; "
+        f"{table.held_out_sha256[:16]}; training text {table.train_bytes:,} bytes {table.train_sha256[:16]}.\n"
+        "n-grams are fitted on the training text and stay fixed. Compressors adapt while they code and see far back; "
         "window and tail are primed with the training text, 'alone' means without it.",
         highlight=False,
     )

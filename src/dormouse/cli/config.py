@@ -16,10 +16,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from dormouse.config.diff import diff_configs
+from dormouse.config.flops import forward_flops, retraction_flops_per_step
 from dormouse.config.inert import inert_settings
 from dormouse.config.load import Resolved, load_run_config, preset_names, preset_text, resolve
 from dormouse.config.problems import shown
-from dormouse.config.schema import SECTIONS, ModelConfig, unbuilt
+from dormouse.config.schema import SECTIONS, ModelConfig, RunConfig, unbuilt
 from dormouse.config.sizes import count_parts, memory_parameters, total_parameters
 
 app = typer.Typer(no_args_is_help=True, help="Show, compare and list configurations.", add_completion=False)
@@ -73,6 +74,7 @@ def show(
     built, whole = total_parameters(model), total_parameters(model, built_only=False)
     rows = memory_parameters(model)
     say.print(f"{built:,} parameters, {rows:,} of them memory rows; {whole:,} with the parts not built.")
+    say.print(cost_line(resolved.config))
     for line in unbuilt(model):
         say.print(f"[bold]refused:[/bold] {escape(line)}")
     for line in inert_settings(resolved.config):
@@ -150,10 +152,29 @@ def summary(preset: str, resolved: Resolved) -> dict[str, object]:
         "parameters": total_parameters(config.model),
         "memory_parameters": memory_parameters(config.model),
         "parameters_with_unbuilt_parts": total_parameters(config.model, built_only=False),
+        **costs(config),
         "parts": [vars(part) for part in count_parts(config.model)],
         "unbuilt": unbuilt(config.model),
         "inert": inert_settings(config),
     }
+
+
+def costs(config: RunConfig) -> dict[str, int | None]:
+    """Operations a byte of a forward at windows of seq_len, and of retraction a step; None where nothing is built."""
+    if config.model.use_byteflow:
+        return {"forward_flops_per_byte": None, "retraction_flops_per_step": None}
+    return {
+        "forward_flops_per_byte": forward_flops(config.model, context=config.train.seq_len),
+        "retraction_flops_per_step": retraction_flops_per_step(config.model, config.train),
+    }
+
+
+def cost_line(config: RunConfig) -> str:
+    """The costs as a sentence."""
+    forward, retraction = costs(config).values()
+    if forward is None:
+        return "Costs are not counted: byteflow is not built."
+    return f"{forward:,} FLOPs a byte of a forward (all passes, built parts), {retraction:,} a step of retraction."
 
 
 def section_table(name: str, resolved: Resolved) -> Table:

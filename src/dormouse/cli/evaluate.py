@@ -1,6 +1,7 @@
 """`dormouse eval`: bits per byte of a checkpoint on its run's window, or on the whole held-out text."""
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,15 +40,17 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Score a run: held-out bits per byte, the bytes it is about, and what yardsticks reach on them."""
+    from dormouse.config.schema import TrainConfig
     from dormouse.train import evaluate as scoring
     from dormouse.train.load import load_run
     from dormouse.train.machine import keep_large_blocks, pick_device, set_threads
     from dormouse.train.run import make_window
 
-    place, note = pick_device(device)
-    set_threads(threads)
+    asked = TrainConfig(steps=1, device=device, threads=threads)  # only its checks of these two are wanted
+    place, note = pick_device(asked.device)
+    set_threads(asked.threads)
     keep_large_blocks()
-    loaded = load_run(run, checkpoint=checkpoint)
+    loaded = load_run(run, checkpoint=checkpoint, report=say)
     corpus = _corpus(loaded, held_out)
     window = make_window(corpus, loaded.config, whole=tail)
     begin = time.perf_counter()
@@ -67,32 +70,41 @@ def evaluate(
         "seconds": seconds,
         "bytes_per_second": result.scored_bytes / seconds,
     }
-    if as_json:
-        print(json.dumps(facts))
-        return
     for line in (note, *corpus.notes):
         if line:
-            print(line)
-    _show(facts, tail=tail)
+            say(line)
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        _show(facts, tail=tail)
+
+
+def say(message: str) -> None:
+    """One remark on standard error."""
+    print(message, file=sys.stderr, flush=True)
 
 
 def _corpus(loaded: "LoadedRun", held_out: str | None) -> "Corpus":
-    """The run's own corpus, or one with another held-out text; the run's own must be what it was."""
+    """The run's own held-out text, which must be what it was, or another one; the training text is not read."""
     from dormouse.config.schema import DataConfig
-    from dormouse.data.corpus import load_corpus
+    from dormouse.data.corpus import load_held_out
 
     config: RunConfig = loaded.config
-    data = config.data
-    if held_out is not None:
-        data = DataConfig.model_validate(data.model_dump() | {"eval": held_out})
-    corpus = load_corpus(data, seq_len=config.train.seq_len, eval_seq_len=config.train.eval_seq_len)
-    expected = loaded.record["data"]["held_out_sha256"]
+    known = loaded.record["data"]
+    corpus = load_held_out(
+        DataConfig.model_validate(config.data.model_dump() | ({} if held_out is None else {"eval": held_out})),
+        seq_len=config.train.seq_len,
+        eval_seq_len=config.train.eval_seq_len,
+        train_sha256=known["train_sha256"],
+    )
+    expected = known["held_out_sha256"]
     if held_out is None and corpus.held_out_sha256 != expected:
         raise ResumeMismatch(
-            f"held_out_sha256: the run was scored on {expected[:16]}, the file is now "
-            f"{corpus.held_out_sha256[:16]}; "
+            f"held_out_sha256: the run was scored on {expected[:16]}, the file is now {corpus.held_out_sha256[:16]}; "
             "the score would not have been comparable. Restore the file, or name another text with --eval."
         )
+    if corpus.held_out_sha256 != expected:
+        say(f"{held_out} was not compared with the run's training text: passages of both would lower the score")
     return corpus
 
 
@@ -101,9 +113,8 @@ def _show(facts: dict, *, tail: bool) -> None:
     from dormouse.cli.results import ranking, yardsticks
 
     print(
-        f"{facts['bpb']:.4f} bits per byte on {facts['scored_bytes']:,} bytes (window "
-        f"{facts['window_bytes']:,}) of "
-        f"{facts['data']}, sha256 {facts['data_sha256'][:16]}; {facts['checkpoint']} of {facts['run']}"
+        f"{facts['bpb']:.4f} bits per byte on {facts['scored_bytes']:,} bytes (window {facts['window_bytes']:,}) "
+        f"of {facts['data']}, sha256 {facts['data_sha256'][:16]}; {facts['checkpoint']} of {facts['run']}"
     )
     for name, bpb in (facts["by_register"] or {}).items():
         print(f"   {name:<12} {bpb:.4f}")

@@ -71,7 +71,7 @@ def generate(
 
     seed = seed or 0
     check_request(num_bytes, seed)
-    loaded = load_run(run, checkpoint=checkpoint)
+    loaded = load_run(run, checkpoint=checkpoint, report=say)
     pieces = stream(loaded.model, text, num_bytes, settings=settings, seed=seed, utf8=utf8)
     begin = time.perf_counter()
     with one_thread():
@@ -93,6 +93,11 @@ def generate(
     report(facts, written, out, as_json=as_json)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def say(message: str) -> None:
+    """One remark on standard error."""
+    print(message, file=sys.stderr, flush=True)
 
 
 def read_prompt(prompt: str | None, prompt_file: Path | None) -> bytes:
@@ -142,11 +147,8 @@ def announce_idle(options: Mapping[str, object]) -> None:
     """Say which of the given options change nothing because the choice is greedy."""
     given = [name for name, value in options.items() if value is not None]
     if given:
-        print(
-            f"note: this temperature is greedy; {', '.join(given)} would have no effect and "
-            f"{'is' if len(given) == 1 else 'are'} not used.",
-            file=sys.stderr,
-        )
+        verb = "is" if len(given) == 1 else "are"
+        say(f"note: this temperature is greedy; {', '.join(given)} would have no effect and {verb} not used.")
 
 
 @contextlib.contextmanager
@@ -218,8 +220,7 @@ def report(facts: Mapping[str, object], written: bytes, out: Path | None, *, as_
         return
     if out is None and sys.stdout.isatty():
         print(file=sys.stderr)
-    print(
+    say(
         f"{facts['bytes']} bytes in {facts['seconds']:.2f} s, {facts['bytes_per_second']:.0f} bytes/s; "
-        f"{facts['checkpoint']}, seed {facts['seed']}",
-        file=sys.stderr,
+        f"{facts['checkpoint']}, seed {facts['seed']}"
     )

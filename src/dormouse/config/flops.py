@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dormouse.config.model_schema import ModelConfig
 from dormouse.config.sizes import BYTES, controller_columns, is_spectral
+from dormouse.config.train_schema import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -110,3 +111,10 @@ def retraction_flops(config: ModelConfig, *, iters: int) -> int:
         count * ((2 + 4 * iters) * k * k * m + 2 * iters * k**3)
         for (m, k), count in spectral_factor_shapes(config).items()
     )
+
+
+def retraction_flops_per_step(model: ModelConfig, train: TrainConfig) -> int:
+    """Operations that retraction adds to a step, averaged over `retract_every` steps (0 when it is off)."""
+    if train.retract_every == 0:
+        return 0
+    return round(retraction_flops(model, iters=train.retract_iters) / train.retract_every)

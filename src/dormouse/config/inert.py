@@ -12,6 +12,7 @@ from dormouse.config.section import Section
 
 _ENGRAM = ("engram_rows", "engram_orders", "engram_dim", "engram_lam_max", "engram_dense_half", "engram_hash")
 _KDA = ("kda_conv_width", "kda_decay_rank", "kda_gate_rank")
+_ROUTING = ("moe_topk", "moe_lb_coef", "moe_gate_scale")
 _MSA = ("msa_kb", "msa_q_heads", "msa_block_r", "msa_head_dim")
 
 MODEL_READERS: tuple[tuple[tuple[str, ...], str, Callable[[ModelConfig], bool]], ...] = (
@@ -19,10 +20,11 @@ MODEL_READERS: tuple[tuple[tuple[str, ...], str, Callable[[ModelConfig], bool]],
     (_KDA, "use_kda = false", lambda c: c.use_kda),
     (("rank", "tsct_parts"), "use_tsct = false", lambda c: c.use_tsct),
     (("moe_renormalize",), "moe_topk = 0, and a full softmax sums to one", lambda c: c.moe_topk > 0),
+    (_ROUTING, "n_experts = 1, and the gate of a single expert is always 1", lambda c: c.n_experts > 1),
     (("act_group",), 'act_quant = "none"', lambda c: c.act_quant != "none"),
     (("mhc_streams",), "use_mhc = false", lambda c: c.use_mhc),
     (_MSA, "use_msa = false", lambda c: c.use_msa),
-    (("mor_k",), "use_mor = false", lambda c: c.use_mor),
+    (("mor_k", "mor_bce_weight"), "use_mor = false", lambda c: c.use_mor),
     (("jepa_mask_frac", "jepa_mask_span"), "jepa_weight = 0", lambda c: c.jepa_weight > 0),
     (("dspark_k", "dspark_stride"), "dspark_weight = 0", lambda c: c.dspark_weight > 0),
     (("aux_fb_horizon",), "aux_fb_weight = 0", lambda c: c.aux_fb_weight > 0),

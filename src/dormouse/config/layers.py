@@ -55,8 +55,7 @@ def toml_layer(text: str, origin: str, current: Current, *, lines: bool = True) 
         if table == {} and name not in SECTIONS:
             layer.problems.append(
                 f"[{name}] = {{}}: no such section; it would have had no effect. Sections: "
-                f"{', '.join(SECTIONS)}; "
-                f"model keys also stand at the top level. [{origin}]"
+                f"{', '.join(SECTIONS)}; model keys also stand at the top level. [{origin}]"
             )
     for section, key, value in flat_settings(tables):
         line = where.get((section, key))

@@ -6,10 +6,8 @@ and `data=books/` need no quotes. `none` unsets a key that may be unset.
 """
 
 import tomllib
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from dormouse.config.problems import shown
 from dormouse.errors import ConfigError
 
 
@@ -38,18 +36,7 @@ def parse_override(text: str) -> Override:
     place, equals, value = text.partition("=")
     if not equals or not place.strip() or not value.strip():
         raise ConfigError(
-            f"--set {text}: not of the form key=value; it would have been ignored. Write for example --set "
-            "n_experts=8 "
-            '(an empty text is key="").'
+            f"--set {text}: not of the form key=value; it would have been ignored. "
+            'Write for example --set n_experts=8 (an empty text is key="").'
         )
     return Override(place.strip(), parse_value(value))
-
-
-def format_override(section: str, key: str, value: object) -> str:
-    """The override that sets `key` to `value`: the inverse of `parse_override`."""
-    return f"{section}.{key}={shown(value)}"
-
-
-def parse_overrides(texts: Sequence[str]) -> list[Override]:
-    """All overrides in order; raises `ConfigError` at the first malformed one."""
-    return [parse_override(text) for text in texts]

@@ -52,7 +52,7 @@ class TrainConfig(Section):
 
 
 class DataConfig(Section):
-    """The data section: training corpus, held-out text, document separator."""
+    """The data section: training corpus, held-out text, document separator, leakage."""
 
     section: ClassVar[str] = "data"
     rules: ClassVar[tuple[Rule, ...]] = DATA_RULES
@@ -64,6 +64,7 @@ class DataConfig(Section):
         min_length=1,
         description="bytes after which a document starts, as escaped text such as \\n\\n or \\x00",
     )
+    dedup: bool = Field(False, description="take out of the training text what also stands in the held-out text")
 
     def separator_bytes(self) -> bytes | None:
         """The separator as bytes (escapes resolved), or None when documents are not separated."""

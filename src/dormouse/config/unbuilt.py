@@ -33,8 +33,7 @@ _MECHANISMS: dict[str, tuple[object, str, str]] = {
 def unbuilt(config: "ModelConfig") -> list[str]:
     """One sentence per mechanism that `config` asks for and this version does not build."""
     return [
-        f"model.{key} = {shown(getattr(config, key))}: {what} is not built in this version; {instead} would "
-        f"have "
+        f"model.{key} = {shown(getattr(config, key))}: {what} is not built in this version; {instead} would have "
         f"run. Set {key} = {shown(off)}."
         for key, (off, what, instead) in _MECHANISMS.items()
         if getattr(config, key) != off

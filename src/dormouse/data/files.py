@@ -17,6 +17,7 @@ import numpy as np
 from dormouse.errors import DataError
 
 _CHUNK = 1 << 22
+_WAYS_OUT = {"data": "name one, or use data=shelf", "eval": "name one, or leave eval out"}
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,14 @@ class Source:
     """Offset of the first byte of each file."""
 
 
-def read_source(field: str, path: Path) -> Source:
-    """The bytes below `path`; raises `DataError` naming `field` when there is nothing that can be read."""
+def read_source(field: str, path: Path, *, way_out: str | None = None) -> Source:
+    """The bytes below `path`; raises `DataError` naming `field` when there is nothing that can be read.
+
+    `way_out` is what a user may do about a place that does not exist (default: what a new run would do).
+    """
     try:
         if not path.exists():
-            raise DataError(f"{field}={path}: there is no such file or folder; name one, or use data=shelf")
+            raise DataError(f"{field}={path}: there is no such file or folder; {way_out or _WAYS_OUT[field]}")
         if path.is_dir():
             return _read_folder(field, path)
         if not path.is_file():

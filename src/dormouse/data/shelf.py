@@ -26,9 +26,6 @@ BLOCK = 4_096
 STREAM_BYTES = {"novel": 466_828, "drama": 368_588, "scripture": 392_857}
 """Length in bytes of the three held-out streams, in the order in which they are dealt."""
 
-DEVELOPMENT_BYTES = 614_400
-"""Development looks only at the held-out bytes before this offset; the rest is kept for final reports."""
-
 
 def load_train() -> np.ndarray:
     """Training text: uint8 [12,080,852], read-only. Raises `DataError` when the packaged file is damaged."""

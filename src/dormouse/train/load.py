@@ -1,5 +1,6 @@
 """A trained run, ready to use: its model and its configuration."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,16 +35,21 @@ class LoadedRun:
         return iter((self.model, self.config))
 
 
-def load_run(path: str | Path, *, checkpoint: str = "best") -> LoadedRun:
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=6)  # the line that called load_run
+
+
+def load_run(path: str | Path, *, checkpoint: str = "best", report: Report = _warn) -> LoadedRun:
     """Load a run directory.
 
     `checkpoint` is best (lowest held-out BPB, or the newest if none was scored), latest, or a step number.
-    The global random generators are left as they were. Raises `RunDirError` if there is no run,
-    `CheckpointError` if there is no such complete checkpoint.
+    A damaged checkpoint in whose place another one is taken goes to `report` (default: `warnings.warn`). The
+    global random generators are left as they were. Raises `RunDirError` if there is no run, `CheckpointError`
+    if there is no such complete checkpoint.
     """
     directory = RunDir.open(Path(path))
     config = saved_config(directory)
-    folder = find_checkpoint(directory, checkpoint)
+    folder = find_checkpoint(directory, checkpoint, report=report)
     model, details = load_model(config.model, folder), manifest(folder)
     return LoadedRun(model, config, details["step"], folder.name, details.get("bpb"), directory.read_run())
 
@@ -65,14 +71,14 @@ def find_checkpoint(directory: RunDir, wanted: str, *, report: Report | None = N
         found = found or latest(root, report=report)
         if found is None:
             raise CheckpointError(
-                f"{directory.path} has no complete checkpoint yet. Let it train to its first save, or resume "
-                f"it: "
+                f"{directory.path} has no complete checkpoint yet. Let it train to its first save, or resume it: "
                 f"dormouse resume {directory.path}"
             )
         return found
-    if wanted.isdigit() and int(wanted) in steps(root):
-        return root / f"step_{int(wanted)}"
+    names = [str(step) for step in steps(root)]
+    if wanted in names:
+        return root / f"step_{wanted}"
     raise CheckpointError(
         f"checkpoint = {wanted}: the run has none of that name; it has best, latest, and the steps "
-        f"{', '.join(map(str, steps(root))) or '(none)'}."
+        f"{', '.join(names) or '(none)'}."
     )

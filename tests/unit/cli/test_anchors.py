@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ def own(tmp_path):
 
 def run(**changes) -> None:
     defaults = {"data": "shelf", "held_out": None, "orders": "2-8", "skip": "", "window": 40_960}
-    anchors(**(defaults | {"fresh": False, "as_json": False, "out": None} | changes))
+    anchors(**(defaults | {"fresh": False, "as_json": False, "out": None, "dedup": False} | changes))
 
 
 def test_json_is_one_object_and_progress_goes_elsewhere(own, capsys):
@@ -76,6 +77,8 @@ def test_refusals_come_before_any_work_and_leave_no_file(own, tmp_path, capsys):
     for changes, error in (
         ({"out": tmp_path / "no folder" / "file"}, DataError),
         ({"out": tmp_path}, DataError),
+        ({"out": tmp_path / "train" / "file"}, DataError),
+        ({"out": tmp_path / ("n" * 300)}, DataError),
         ({"window": 0}, ConfigError),
         ({"held_out": own["data"], "out": tmp_path / "never"}, DataError),
     ):
@@ -84,6 +87,54 @@ def test_refusals_come_before_any_work_and_leave_no_file(own, tmp_path, capsys):
         assert isinstance(refusal.value, UsageError)
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "never").exists()
+
+
+def test_an_existing_file_is_refused_before_measuring_and_kept(own, tmp_path, capsys):
+    (tmp_path / "figures").write_bytes(b"precious")
+    with pytest.raises(DataError, match=r"figures exists and would have been overwritten; nothing was measured"):
+        run(**own, out=tmp_path / "figures")
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "")
+    assert (tmp_path / "figures").read_bytes() == b"precious"
+
+
+def test_a_file_that_appears_while_measuring_is_kept_and_the_figures_are_shown(own, tmp_path, capsys, monkeypatch):
+    from dormouse.lab.anchors import table
+
+    def slow(*arguments, real=table.anchors_for, **options):
+        (tmp_path / "figures").write_bytes(b"precious")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(table, "anchors_for", slow)
+    with pytest.raises(DataError, match=r"figures exists .*the figures are not in a file"):
+        run(**own, orders="2", skip="gzip,bzip2,xz,zstd", out=tmp_path / "figures")
+    assert "Kneser-Ney 2-gram" in capsys.readouterr().out
+    assert (tmp_path / "figures").read_bytes() == b"precious"
+
+
+def test_a_disk_that_fills_up_is_reported_and_the_figures_are_shown(own, tmp_path, capsys, monkeypatch):
+    real = Path.open
+
+    def full_after_the_check(self, mode="r", **more):
+        opened.append(mode)
+        return real(Path("/dev/full"), "w") if opened.count("x") == 2 else real(self, mode, **more)
+
+    opened = []
+    monkeypatch.setattr(Path, "open", full_after_the_check)
+    with pytest.raises(DataError, match=r"cannot be written \(No space left on device\); the figures are not"):
+        run(**own, orders="2", skip="gzip,bzip2,xz,zstd", out=tmp_path / "figures")
+    assert "Kneser-Ney 2-gram" in capsys.readouterr().out
+
+
+def test_dedup_takes_shared_passages_out_of_the_training_text(own, tmp_path, capsys):
+    shared = (tmp_path / "held").read_bytes()[100:300]
+    (tmp_path / "train").write_bytes((tmp_path / "train").read_bytes() + shared)
+    few = {"skip": "ngram,gzip,bzip2,xz,zstd", "as_json": True}
+    sizes = []
+    for dedup in (False, True):
+        run(**own, **few, dedup=dedup)
+        sizes.append(json.loads(capsys.readouterr().out)["train_bytes"])
+    assert sizes == [3_200, 3_000]
 
 
 def test_the_command_and_the_anchors_never_load_torch():

@@ -36,6 +36,34 @@ def test_show_as_json_is_the_effective_configuration_and_nothing_else():
     assert shown["unbuilt"] == []
 
 
+def test_show_ends_with_what_a_byte_and_a_retraction_cost():
+    # small by hand: 4 passes of controller, KDA, memory and 3 experts; projections and readout once
+    d, r, f = 768, 64, 2048
+    kda = 2 * (4 * d * d + d * d + 2 * d * r + d * 12) + 7 * 12 * 64**2
+    passes = 4 * (4 * d * 8 + kda + 2 * d + 2 * d * d + 3 * 4 * r * (d + f))
+    forward = passes + 4 * 3 * 32 * d + 2 * r * (d + d) + 2 * r * (d + 256)
+    retraction = sum(n * (14 * r * r * m + 6 * r**3) for m, n in ((768, 9), (2048, 6), (256, 1)))
+    sets = ("--set", "retract_iters=3", "--set", "retract_every=2")
+    text = " ".join(run("show", "small", *sets).split())
+    assert text.endswith(f"{forward:,} FLOPs a byte of a forward (all passes, built parts), "
+                         f"{retraction // 2:,} a step of retraction.")  # fmt: skip
+    shown = json.loads(run("show", "small", *sets, "--json"))
+    assert (shown["forward_flops_per_byte"], shown["retraction_flops_per_step"]) == (forward, retraction // 2)
+
+
+def test_show_counts_attention_over_the_windows_that_are_trained_on():
+    sets = ("--set", "use_kda=false", "--set", "use_plain_attn=true", "--set", "seq_len=")
+    costs = [json.loads(run("show", "small", *sets[:-1], f"{sets[-1]}{n}", "--json"))["forward_flops_per_byte"]
+             for n in (128, 256)]  # fmt: skip
+    assert costs[1] - costs[0] == 4 * 2 * 768 * 128
+
+
+def test_show_does_not_price_what_is_not_built():
+    shown = json.loads(run("show", "byteflow", "--json"))
+    assert (shown["forward_flops_per_byte"], shown["retraction_flops_per_step"]) == (None, None)
+    assert "byteflow is not built" in run("show", "byteflow")
+
+
 def test_show_says_what_is_not_built_and_what_has_no_effect():
     text = run("show", "mor", "--set", "engram_rows=9", "--set", "use_engram=false")
     assert "model.use_mor = true: mixture of recursions is not built" in text

@@ -31,8 +31,9 @@ def loads(monkeypatch):
     """Replaces the loader; returns the list of its calls and the model."""
     calls, model = [], Counter()
 
-    def load_run(path, *, checkpoint="best"):
+    def load_run(path, *, checkpoint="best", report):
         calls.append((str(path), checkpoint))
+        report("checkpoint step_9 is skipped: state.json is missing")
         return SimpleNamespace(model=model, step=7, checkpoint="step_7", bpb=2.5)
 
     monkeypatch.setattr("dormouse.train.load.load_run", load_run)
@@ -51,6 +52,12 @@ def test_standard_output_carries_the_new_bytes_and_nothing_else(loads):
     assert result.stdout_bytes == b"bcdef"
     assert "5 bytes in " in result.stderr
     assert "step_7, seed 0" in result.stderr
+
+
+def test_a_damaged_checkpoint_is_named_on_standard_error(loads):
+    result = run("r", "--prompt", "a", "--bytes", 5, "--json")
+    assert "checkpoint step_9 is skipped" in result.stderr
+    assert json.loads(result.stdout)["text"] == "bcdef"
 
 
 def test_bytes_that_are_no_text_pass_through_unless_utf8_is_asked_for(loads, tmp_path):

@@ -33,7 +33,7 @@ def test_a_resume_may_change_length_and_cadences(override):
 
 
 @pytest.mark.parametrize(
-    "override", ["rank=16", "lr=1", "seed=1", "batch_size=2", "data=x", "eval=y", "eval_batches=2"]
+    "override", ["rank=16", "lr=1", "seed=1", "batch_size=2", "data=x", "eval=y", "dedup=true", "eval_batches=2"]
 )
 def test_a_resume_may_not_become_another_run(override):
     key = override.partition("=")[0]

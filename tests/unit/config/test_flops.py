@@ -10,10 +10,12 @@ from dormouse.config.flops import (
     flops_per_byte,
     forward_flops,
     retraction_flops,
+    retraction_flops_per_step,
     spectral_factor_shapes,
 )
 from dormouse.config.load import load_preset
 from dormouse.config.model_schema import ModelConfig
+from dormouse.config.train_schema import TrainConfig
 
 
 def costs(config, **options):
@@ -48,6 +50,14 @@ def test_a_retraction_of_small_is_1_141_mflop_over_16_factors():
     assert round(retraction_flops(small, iters=3) / 1e6) == 1_141
     by_hand = sum(n * (14 * 64**2 * m + 6 * 64**3) for m, n in ((768, 9), (2048, 6), (256, 1)))
     assert retraction_flops(small, iters=3) == by_hand
+
+
+def test_a_rare_retraction_costs_a_step_its_share_and_none_costs_nothing():
+    each = {n: retraction_flops_per_step(ModelConfig(), TrainConfig(steps=1, retract_every=n, retract_iters=3))
+            for n in (0, 1, 4)}  # fmt: skip
+    assert round(each[1] / 1e6) == 1_141
+    assert each[4] == pytest.approx(each[1] / 4, abs=1)
+    assert each[0] == 0
 
 
 def test_a_dense_network_has_nothing_to_retract():

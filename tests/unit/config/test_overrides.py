@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dormouse.config.load import load_run_config
-from dormouse.config.overrides import format_override, parse_override, parse_value
+from dormouse.config.overrides import parse_override, parse_value
+from dormouse.config.problems import shown
 from dormouse.errors import ConfigError
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12).filter(lambda s: s != "none")
@@ -28,7 +29,7 @@ SETTINGS = st.one_of(
 @settings(max_examples=150, deadline=None)
 @given(st.lists(SETTINGS, max_size=4, unique_by=lambda item: item[1]))
 def test_an_override_written_out_and_read_back_is_the_same_value(chosen):
-    texts = [format_override(section, key, value) for section, key, value in chosen]
+    texts = [f"{section}.{key}={shown(value)}" for section, key, value in chosen]
     config = load_run_config("small", overrides=texts)
     for section, key, value in chosen:
         assert getattr(getattr(config, section), key) == value

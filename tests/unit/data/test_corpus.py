@@ -10,13 +10,21 @@ import pytest
 
 from dormouse.config.schema import DataConfig
 from dormouse.data import shelf
-from dormouse.data.corpus import Corpus, load_corpus
+from dormouse.data.corpus import Corpus, load_corpus, load_held_out
 from dormouse.errors import DataError
 
 
 def load(data: object = "shelf", held_out: object = None, *, seq_len=256, eval_seq_len=512, dedup=False) -> Corpus:
-    config = DataConfig(data=str(data), eval=None if held_out is None else str(held_out))
-    return load_corpus(config, seq_len=seq_len, eval_seq_len=eval_seq_len, dedup=dedup)
+    return load_corpus(named(data, held_out, dedup=dedup), seq_len=seq_len, eval_seq_len=eval_seq_len)
+
+
+def named(data: object, held_out: object = None, **more) -> DataConfig:
+    return DataConfig(data=str(data), eval=None if held_out is None else str(held_out), **more)
+
+
+def load_side(data: object = "shelf", held_out: object = None, *, train_sha256="0" * 64, eval_seq_len=512) -> Corpus:
+    config = named(data, held_out)
+    return load_held_out(config, seq_len=256, eval_seq_len=eval_seq_len, train_sha256=train_sha256)
 
 
 def noise(path: Path, size: int, seed: int) -> Path:
@@ -30,7 +38,6 @@ def test_the_built_in_corpus_needs_no_path():
     assert (corpus.name, len(corpus.train), len(corpus.held_out)) == ("shelf", 12_080_852, 1_228_273)
     assert corpus.held_out_sha256 == shelf.HELD_OUT_SHA256
     assert set(corpus.registers) == {"novel", "drama", "scripture"}
-    assert corpus.development_bytes == 614_400
     assert corpus.notes == ()
 
 
@@ -109,6 +116,45 @@ def test_shared_passages_are_reported_and_removed_only_on_request(tmp_path):
     assert cleaned.train.tobytes() == before
     assert cleaned.train_sha256 == hashlib.sha256(before).hexdigest()
     assert re.search(r"removed from the training text, 3,000 bytes remain", cleaned.notes[0])
+
+
+def test_the_held_out_side_alone_is_that_of_the_whole_corpus(tmp_path):
+    own, other = noise(tmp_path / "own", 300_000, 20), noise(tmp_path / "other", 3_000, 21)
+    for data, held_out in (("shelf", None), (own, None), (own, other), ("shelf", other), (own, "shelf")):
+        whole, side = load(data, held_out), load_side(data, held_out)
+        assert side.held_out.tobytes() == whole.held_out.tobytes()
+        assert side.held_out_sha256 == whole.held_out_sha256
+        assert len(side.train) == 0
+        assert side.train_sha256 == "0" * 64
+        if held_out is None:
+            assert (side.registers, side.notes) == (whole.registers, whole.notes)
+
+
+def test_the_held_out_side_needs_no_training_text_unless_it_is_cut_from_it(tmp_path):
+    other = noise(tmp_path / "other", 3_000, 22)
+    assert load_side(tmp_path / "gone", other).held_out.tobytes() == other.read_bytes()
+    with pytest.raises(DataError, match=r"data=.*gone: there is no such .*name another text with --eval"):
+        load_side(tmp_path / "gone")
+    with pytest.raises(DataError, match=r"eval=.*lost: there is no such .*name another text with --eval"):
+        load_side(tmp_path / "gone", tmp_path / "lost")
+
+
+def test_the_held_out_side_is_refused_when_it_is_training_text_or_too_short(tmp_path):
+    own, other = noise(tmp_path / "own", 3_000, 23), noise(tmp_path / "other", 3_000, 24)
+    with pytest.raises(DataError, match=r"is the same place as data=.*; name separate text with --eval"):
+        load_side(own, own)
+    with pytest.raises(DataError, match=r"same content as the run's training text .*name other text with --eval"):
+        load_side(own, other, train_sha256=hashlib.sha256(other.read_bytes()).hexdigest())
+    with pytest.raises(DataError, match=r"eval_seq_len=3000 needs 3,001 bytes; name more text with --eval"):
+        load_side(own, other, eval_seq_len=3_000)
+
+
+def test_a_place_that_is_not_there_is_refused_with_what_a_new_run_may_do(tmp_path):
+    there = noise(tmp_path / "there", 5_000, 25)
+    with pytest.raises(DataError, match=r"data=.*gone: .*name one, or use data=shelf"):
+        load(tmp_path / "gone", there)
+    with pytest.raises(DataError, match=r"eval=.*gone: .*name one, or leave eval out"):
+        load(there, tmp_path / "gone")
 
 
 def test_removal_that_leaves_too_little_is_refused(tmp_path):

@@ -49,8 +49,22 @@ def test_latest_and_a_step_can_be_asked_for_and_nothing_else(runs):
     assert load_run(path, checkpoint="latest").step == 6
     kept = checkpoint.steps(path / "checkpoints")
     assert load_run(path, checkpoint=str(kept[0])).step == kept[0]
-    with pytest.raises(CheckpointError, match=r"checkpoint = 77: the run has none.*best, latest"):
-        load_run(path, checkpoint="77")
+    for name in ("77", "²", "-1", "", "9" * 5000):
+        with pytest.raises(CheckpointError, match=rf"checkpoint = {name}: the run has none.*best, latest"):
+            load_run(path, checkpoint=name)
+
+
+def test_a_damaged_checkpoint_in_whose_place_another_is_taken_is_reported(runs):
+    runs.train(runs.begin(runs.config()))
+    path = runs.folder / "run"
+    damaged = checkpoint.best(path / "checkpoints")
+    (damaged / "state.json").unlink()
+    said = []
+    assert load_run(path, report=said.append).checkpoint != damaged.name
+    assert said == [f"checkpoint {damaged.name} is skipped: state.json is missing"]
+    with pytest.warns(UserWarning, match=f"checkpoint {damaged.name} is skipped") as caught:
+        load_run(path)
+    assert caught[0].filename == __file__
 
 
 def test_without_a_score_best_is_the_newest(runs):

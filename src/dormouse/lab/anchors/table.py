@@ -88,14 +88,12 @@ def anchors_for(
     kinds: Sequence[str] = KINDS,
     orders: Sequence[int] = ORDERS,
     fresh: bool = False,
-    measure: bool = True,
     progress: Progress = lambda message: None,
 ) -> AnchorTable:
     """The yardsticks of two uint8 streams; packaged figures are used where they are about these very bytes.
 
-    `fresh` measures every row; `measure=False` returns only rows that need no measuring. `progress` is told
-    what is being measured. Raises `DataError` when the held-out text has no scored byte or the training text
-    is too long for n-grams.
+    `fresh` measures every row. `progress` is told what is being measured. Raises `DataError` when the held-out
+    text has no scored byte or the training text is too long for n-grams.
     """
     if len(held_out) < 2:
         raise DataError(f"held-out text of {len(held_out)} bytes holds no scored byte; 2 bytes are the least")
@@ -104,9 +102,9 @@ def anchors_for(
     rows = {} if known is None else {row.name: row for row in known.rows}
     rows["uniform"] = AnchorRow("uniform", "uniform", 8.0, 8.0)
     missing = [name for name, _ in wanted if name not in rows]
-    if missing and measure:
+    if missing:
         rows |= _measure(train, held_out, window_bytes, missing, progress)
-    chosen = tuple(rows[name] for name, _ in wanted if name in rows)
+    chosen = tuple(rows[name] for name, _ in wanted)
     return AnchorTable(
         rows=chosen,
         train_bytes=len(train),
@@ -154,9 +152,8 @@ def _measure_grams(
 ) -> dict[str, AnchorRow]:
     if len(train) > NGRAM_LIMIT:
         raise DataError(
-            f"training text of {len(train):,} bytes is too long to count n-grams in memory (limit "
-            f"{NGRAM_LIMIT:,}); "
-            "leave them out with --skip order0,ngram, or name less text"
+            f"training text of {len(train):,} bytes is too long to count n-grams in memory "
+            f"(limit {NGRAM_LIMIT:,}); leave them out with --skip order0,ngram, or name less text"
         )
     highest = max(orders.values())
     progress(f"n-grams: counting strings of up to {highest} bytes in {len(train):,} bytes")

@@ -69,11 +69,19 @@ def test_packaged_figures_are_used_without_measuring(monkeypatch):
 
 
 @pytest.mark.parametrize("key", list(SHELF))
-def test_another_text_or_window_does_not_get_the_packaged_figures(key):
+def test_another_text_or_window_does_not_get_the_packaged_figures(key, monkeypatch):
+    asked = []
+
+    def measure(train, held_out, window_bytes, names, progress):
+        asked.extend(names)
+        return {name: module.AnchorRow(name, "ngram", 0.5, 0.5) for name in names}
+
+    monkeypatch.setattr(module, "_measure", measure)
     other = SHELF | {key: 512 if key == "window_bytes" else "0" * 64}
     assert packaged(*other.values()) is None
-    table = anchors_for(noise(900, 0), noise(301, 1), **other, measure=False)
-    assert [row.name for row in table.rows] == ["uniform"]
+    table = anchors_for(noise(900, 0), noise(301, 1), **other)
+    assert asked == [row.name for row in table.rows if row.name != "uniform"]
+    assert {row.window for row in table.rows} == {8.0, 0.5}
     assert table.provenance is None
 
 
