@@ -32,7 +32,7 @@ test: check     ## everything that continuous integration runs
 format: $(STAMP)  ## rewrite the files in the project's format
 	cd $(ROOT) && $(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
-bench: $(STAMP)  ## speed of generation (about a minute), and every peer for a few seconds
+bench: $(STAMP)  ## speed of generation (rewrites benchmarks/results/generation.json), every peer for seconds
 	cd $(ROOT) && $(BIN)/python -m benchmarks.generation && $(BIN)/python -m benchmarks.peers --smoke
 
 clean:          ## remove the environment and caches (runs/ stays)

@@ -35,11 +35,7 @@ class LoadedRun:
         return iter((self.model, self.config))
 
 
-def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=6)  # the line that called load_run
-
-
-def load_run(path: str | Path, *, checkpoint: str = "best", report: Report = _warn) -> LoadedRun:
+def load_run(path: str | Path, *, checkpoint: str = "best", report: Report = warnings.warn) -> LoadedRun:
     """Load a run directory.
 
     `checkpoint` is best (lowest held-out BPB, or the newest if none was scored), latest, or a step number.
@@ -67,7 +63,7 @@ def find_checkpoint(directory: RunDir, wanted: str, *, report: Report | None = N
     """Folder of a complete checkpoint: best, latest, or a step number; damaged ones go to `report`."""
     root = directory.checkpoints
     if wanted in ("best", "latest"):
-        found = best(root, report=report) if wanted == "best" else None
+        found = _best(root, report) if wanted == "best" else None
         found = found or latest(root, report=report)
         if found is None:
             raise CheckpointError(
@@ -82,3 +78,16 @@ def find_checkpoint(directory: RunDir, wanted: str, *, report: Report | None = N
         f"checkpoint = {wanted}: the run has none of that name; it has best, latest, and the steps "
         f"{', '.join(names) or '(none)'}."
     )
+
+
+def _best(root: Path, report: Report | None) -> Path | None:
+    """`best`, and to `report` the checkpoints whose score cannot be read: one of them may be the better one."""
+    found = best(root, report=report)
+    if found is None or report is None:
+        return found
+    for step in steps(root):
+        try:
+            manifest(root / f"step_{step}")
+        except CheckpointError:
+            report(f"checkpoint step_{step} is skipped: its manifest cannot be read, so its score is unknown")
+    return found

@@ -62,9 +62,18 @@ def test_a_damaged_checkpoint_in_whose_place_another_is_taken_is_reported(runs):
     said = []
     assert load_run(path, report=said.append).checkpoint != damaged.name
     assert said == [f"checkpoint {damaged.name} is skipped: state.json is missing"]
-    with pytest.warns(UserWarning, match=f"checkpoint {damaged.name} is skipped") as caught:
+    with pytest.warns(UserWarning, match=f"checkpoint {damaged.name} is skipped"):
         load_run(path)
-    assert caught[0].filename == __file__
+
+
+def test_a_checkpoint_whose_score_cannot_be_read_is_reported_too(runs):
+    runs.train(runs.begin(runs.config()))
+    path = runs.folder / "run"
+    damaged = checkpoint.best(path / "checkpoints")
+    (damaged / "manifest.json").write_bytes((damaged / "manifest.json").read_bytes()[:40])
+    said = []
+    assert load_run(path, report=said.append).checkpoint != damaged.name
+    assert said == [f"checkpoint {damaged.name} is skipped: its manifest cannot be read, so its score is unknown"]
 
 
 def test_without_a_score_best_is_the_newest(runs):
