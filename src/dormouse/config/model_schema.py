@@ -34,7 +34,7 @@ class ModelConfig(Section):
     rank: int = Field(64, ge=1, description="rank of a spectral layer; the head's is at most 256")
     norm_eps: float = Field(1e-3, gt=0, description="epsilon inside the root of every RMSNorm")
     layout: Literal["parallel", "sequential"] = Field(
-        "parallel", description="branches summed from one normed input, or experts after attention and memory"
+        "parallel", description="branches summed from one normed input, or memory, attention, experts in turn"
     )
     deep_supervision: float = Field(
         0.0,

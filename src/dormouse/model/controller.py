@@ -2,7 +2,7 @@
 
 Columns 0, 1, 2 are the gates of attention, memory and experts (sigmoid); the next E columns are router logits; the
 rest is padding to a multiple of four and is never read. It computes in fp32: rounding to half precision collapses
-near ties between experts. In the sequential layout the router columns read the context after attention and memory.
+near ties between experts. In the sequential layout the router columns read the context after memory and attention.
 """
 
 import torch

@@ -98,23 +98,29 @@ class ByteStep:
         c = h + self.iter_embed[i]
         power = _mean_square(c)
         unit = self._unit(c, power)
-        x = unit * self.norm
         control = F.linear(self._control(c, unit), self.control_c) + shared.control_h0
         w_attn, w_mem, w_ffn = control[:, :N_GATES].sigmoid().split(1, -1)
+        w_attn, w_ffn = w_attn * self.gate_scale, w_ffn * self.gate_scale
         y = None
-        if self.mixer is not None:
-            y, state = self.mixer(x, state, shared.taps)
-            y = y * (w_attn * self.gate_scale)
         if self.memory is not None and shared.found is not None:
-            read = self.memory(shared.found, c, power, x, w_mem)
-            y = read if y is None else y + read
+            y = self.memory(shared.found, c, power, unit * self.norm, w_mem)
+            c, unit, y = self._next(c, unit, y)
+        if self.mixer is not None:
+            mixed, state = self.mixer(unit * self.norm, state, shared.taps)
+            c, unit, mixed = self._next(c, unit, mixed * w_attn)
+            y = mixed if y is None or mixed is None else y + mixed
         if self.expert_norm is not None:
-            c = c if y is None else torch.addcmul(c, y, self.rho)
-            unit, y = self._unit(c, _mean_square(c)), None
-            x = unit * self.expert_norm
             control = F.linear(self._control(c, unit), self.control_c) + shared.control_h0
-        ffn = self.experts(x, control[:, N_GATES:]) * (w_ffn * self.gate_scale)
+        x = unit * (self.norm if self.expert_norm is None else self.expert_norm)
+        ffn = self.experts(x, control[:, N_GATES:]) * w_ffn
         return torch.addcmul(c, ffn if y is None else y + ffn, self.rho), state
+
+    def _next(self, c: Tensor, unit: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What the next branch reads: in the sequential layout the context with y added, and nothing is left to add."""
+        if self.expert_norm is None:
+            return c, unit, y
+        c = torch.addcmul(c, y, self.rho)
+        return c, self._unit(c, _mean_square(c)), None
 
     def _unit(self, c: Tensor, power: Tensor) -> Tensor:
         """c [B, d] over its root mean square: RMSNorm before its weight."""

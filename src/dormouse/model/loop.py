@@ -2,9 +2,9 @@
 
 Pass i reads ``c = h + e_i``. Attention mixes along time from a zero state of its own, memory reads the n-grams that
 were looked up once, the experts work byte by byte, and ``h <- c + rho * (gated sum)`` with a learned scalar rho (1
-at the start). In the *parallel* layout all branches read one normed input; in the *sequential* layout the experts
-follow attention and memory with a norm of their own, so that already in the first pass they and their router see
-more than the current byte.
+at the start). In the *parallel* layout all branches read one normed input. In the *sequential* layout they follow each
+other, memory, attention, experts, and each reads what those before it have added: already in the first pass attention
+mixes n-grams instead of single bytes, and the router sees more than the current one.
 """
 
 from dataclasses import dataclass
@@ -23,6 +23,8 @@ from dormouse.model.norm import RMSNorm
 from dormouse.model.records import LoopState, MixerState, document_age
 from dormouse.model.roles import Role, declare
 from dormouse.model.router import Routing
+
+Gates = tuple[Tensor, Tensor, Tensor]  # of attention, memory and experts, each [B, T, 1]
 
 
 @dataclass(frozen=True)
@@ -104,20 +106,42 @@ class LoopBlock(nn.Module):
 
     def _pass(self, i: int, h: Tensor, ctx: _Context, state: MixerState) -> tuple[Tensor, MixerState, Routing]:
         c = h + self.iter_embed[i]
-        x = self.norm(c)
         control = self.controller.normed(c)
-        w_attn, w_mem, w_ffn = self.controller.gates(control, ctx.h0_controller)
-        y, state = self._mix(x, w_attn, ctx, state)
+        gates = self.controller.gates(control, ctx.h0_controller)
+        if self.expert_norm is None:
+            return self._side_by_side(c, control, gates, ctx, state)
+        return self._in_turn(c, self.expert_norm, gates, ctx, state)
+
+    def _side_by_side(
+        self, c: Tensor, control: Tensor, gates: Gates, ctx: _Context, state: MixerState
+    ) -> tuple[Tensor, MixerState, Routing]:
+        """Parallel layout: all branches read one normed input and are added together."""
+        x = self.norm(c)
+        y, state = self._mix(x, gates[0], ctx, state)
         if self.engram is not None and ctx.memory is not None:
-            read = self.engram(ctx.memory, c, x, w_mem)
+            read = self.engram(ctx.memory, c, x, gates[1])
             y = read if y is None else y + read
-        if self.expert_norm is not None:
-            c = c if y is None else c + self.rho * y
-            x, control, y = self.expert_norm(c), self.controller.normed(c), None
+        ffn, routing = self._route(x, control, ctx)
+        ffn = gates[2] * ffn
+        return c + self.rho * (ffn if y is None else y + ffn), state, routing
+
+    def _in_turn(
+        self, c: Tensor, expert_norm: RMSNorm, gates: Gates, ctx: _Context, state: MixerState
+    ) -> tuple[Tensor, MixerState, Routing]:
+        """Sequential layout: memory, attention, experts; each reads the context with those before it added."""
+        if self.engram is not None and ctx.memory is not None:
+            x = c if self.engram.dense_half is None else self.norm(c)  # only the dense half reads it
+            c = c + self.rho * self.engram(ctx.memory, c, x, gates[1])
+        y, state = self._mix(self.norm(c), gates[0], ctx, state)
+        if y is not None:
+            c = c + self.rho * y
+        ffn, routing = self._route(expert_norm(c), self.controller.normed(c), ctx)
+        return c + self.rho * (gates[2] * ffn), state, routing
+
+    def _route(self, x: Tensor, control: Tensor, ctx: _Context) -> tuple[Tensor, Routing]:
         logits = self.controller.router_logits(control, ctx.h0_controller)
         flat, routing = self.experts(x.flatten(0, 1), logits.flatten(0, 1), path=ctx.path, factors=ctx.factors)
-        ffn = w_ffn * flat.view_as(x)
-        return c + self.rho * (ffn if y is None else y + ffn), state, routing
+        return flat.view_as(x), routing
 
     def _mix(self, x: Tensor, w_attn: Tensor, ctx: _Context, state: MixerState) -> tuple[Tensor | None, MixerState]:
         if self.mixer is None:

@@ -25,7 +25,7 @@ class Role(StrEnum):
 
 def declare(module: nn.Module, **roles: Role) -> None:
     """Say which roles the parameters of ``module`` itself (not of its children) have, by attribute name."""
-    module.parameter_roles = roles  # pyrefly: ignore[bad-assignment]
+    module.parameter_roles = roles  # pyrefly: ignore[bad-argument-type]
 
 
 def named_roles(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Role]]:
@@ -36,7 +36,7 @@ def named_roles(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Role]]:
     """
     seen: set[int] = set()
     for prefix, module in model.named_modules():
-        roles = getattr(module, "parameter_roles", {})
+        roles: dict[str, Role] = vars(module).get("parameter_roles", {})
         for name, parameter in module.named_parameters(prefix, recurse=False):
             if id(parameter) in seen:
                 continue
