@@ -87,6 +87,13 @@ def forward_flops(config: ModelConfig, *, context: int | None = None) -> int:
     return sum(cost.per_pass * config.max_iter + cost.once for cost in flops_per_byte(config, context=context))
 
 
+def full_pass_cost(config: ModelConfig) -> float:
+    """Cost of a forward with all `max_iter` passes over that of one with a single pass (1 when nothing is priced)."""
+    costs = flops_per_byte(config)
+    once, in_each = sum(cost.once for cost in costs), sum(cost.per_pass for cost in costs)
+    return (in_each * config.max_iter + once) / (in_each + once) if costs else 1.0
+
+
 def spectral_factor_shapes(config: ModelConfig) -> dict[tuple[int, int], int]:
     """How many orthonormal factors there are of each shape (rows, rank): U and V of every spectral layer."""
     d, f, r = config.d_model, config.d_ffn, config.rank

@@ -56,6 +56,18 @@ def windows_fit_max_seq_len(c: "RunConfig") -> str | None:
     )
 
 
-TRAIN_RULES = (length_is_steps_or_minutes,)
+def one_speed_while_the_length_is_measured(c: "TrainConfig") -> str | None:
+    """With minutes, the passes grow after the constant part of the schedule."""
+    constant = 1 - c.decay_fraction
+    if c.minutes is None or c.single_pass_fraction == 0 or c.single_pass_fraction >= constant:
+        return None
+    return (
+        f"train.single_pass_fraction = {c.single_pass_fraction} with train.minutes = {c.minutes}: the length in steps "
+        f"is measured over the first {constant:.2g} of the run, in which steps would have become slower. Give at "
+        f"least {constant:.2g}, or 0, or --steps."
+    )
+
+
+TRAIN_RULES = (length_is_steps_or_minutes, one_speed_while_the_length_is_measured)
 DATA_RULES = (separator_is_escaped_bytes,)
 RUN_RULES = (windows_fit_max_seq_len,)

@@ -31,6 +31,9 @@ class TrainConfig(Section):
     warmup_steps: int = Field(20, ge=0, description="steps over which the rate rises linearly from 0")
     decay_fraction: float = Field(0.6, ge=0, le=1, description="last share of the run in which the rate falls linearly")
     final_lr_fraction: float = Field(0.01, ge=0, le=1, description="rate at the end as a share of the peak")
+    single_pass_fraction: float = Field(
+        0.0, ge=0, lt=1, description="first share of the run that trains one pass, before all max_iter (0 = always all)"
+    )
     grad_clip: float = Field(1.0, gt=0, description="largest global gradient norm")
     retract_every: int = Field(1, ge=0, description="steps between two retractions (0 = never)")
     retract_iters: int = Field(1, ge=1, description="Newton-Schulz iterations a retraction")

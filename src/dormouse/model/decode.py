@@ -66,7 +66,7 @@ class ByteStep:
         self.control_normed, self.gate_scale = controller.eps is not None, controller.gate_scale
         self.eps, self.norm, self.rho = loop.norm.eps, loop.norm.weight, loop.rho
         self.expert_norm = None if loop.expert_norm is None else loop.expert_norm.weight
-        self.iter_embed = loop.iter_embed.unbind(0)
+        self.iter_embed = loop.iter_embed.unbind(0)[: loop.n_passes]
         self.mixer = None if loop.mixer is None else KdaStep(cast(KdaMixer, loop.mixer))
         self.memory = None if loop.engram is None else MemoryStep(loop.engram)
         self.experts = _ExpertStep(loop.experts)
@@ -78,11 +78,11 @@ class ByteStep:
         window = torch.cat([state.history, ids[:, None]], 1)
         shared = self._share(h0, window, state.age)
         h, total, mixers = h0, torch.zeros_like(h0), []
-        for i, mixer in enumerate(state.passes):
-            h, mixer = self._pass(i, h, shared, mixer)
+        for i in range(len(self.iter_embed)):
+            h, mixer = self._pass(i, h, shared, state.passes[i])
             total += h
             mixers.append(mixer)
-        carried = LoopState(tuple(mixers), window[:, 1:], state.age + 1, state.position + 1)
+        carried = LoopState((*mixers, *state.passes[len(mixers) :]), window[:, 1:], state.age + 1, state.position + 1)
         return self.read_out(total / len(mixers)), carried
 
     def _share(self, h0: Tensor, window: Tensor, age: Tensor) -> _Shared:

@@ -49,6 +49,17 @@ class Dormouse(nn.Module):
         """The state before the first byte; passing None to `forward` is the same."""
         return self.loop.initial_state(batch_size)
 
+    @property
+    def n_passes(self) -> int:
+        """Passes that a forward runs; ``max_iter`` unless set to fewer."""
+        return self.loop.n_passes
+
+    @n_passes.setter
+    def n_passes(self, number: int) -> None:
+        if not 1 <= number <= self.config.max_iter:
+            raise ValueError(f"n_passes = {number}: the model has passes 1 to max_iter = {self.config.max_iter}")
+        self.loop.n_passes = number
+
     def spectral_factors(self) -> list[tuple[str, nn.Parameter]]:
         """Every stack of orthonormal factors ``[..., m, r]`` of the model, with its name."""
         return spectral_factors(self)

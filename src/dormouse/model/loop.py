@@ -56,9 +56,10 @@ class LoopBlock(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         """Create the parts that ``config`` switches on."""
         super().__init__()
-        d, self.max_iter, self.sequential = config.d_model, config.max_iter, config.layout == "sequential"
+        d, self.max_iter = config.d_model, config.max_iter
+        self.n_passes = config.max_iter  # that run; a curriculum may start with fewer
         self.norm = RMSNorm(d, config.norm_eps)
-        self.expert_norm = RMSNorm(d, config.norm_eps) if self.sequential else None
+        self.expert_norm = RMSNorm(d, config.norm_eps) if config.layout == "sequential" else None
         self.iter_embed = nn.Parameter(torch.zeros(config.max_iter, d))
         self.rho = nn.Parameter(torch.ones(()))
         declare(self, iter_embed=Role.VECTOR, rho=Role.VECTOR)
@@ -95,12 +96,13 @@ class LoopBlock(nn.Module):
             path=path,
         )
         h, hidden, routing, mixers = h0, [], [], []
-        for i in range(self.max_iter):
+        for i in range(self.n_passes):
             h, mixer, routed = self._pass(i, h, context, state.passes[i])
             hidden.append(h)
             mixers.append(mixer)
             routing.append(routed)
         history = torch.cat([state.history, ids], 1)[:, ids.shape[1] :]
+        mixers += state.passes[self.n_passes :]
         carried = LoopState(tuple(mixers), history, age[:, -1] + 1, state.position + ids.shape[1])
         return LoopResult(hidden, carried, routing)
 

@@ -51,11 +51,15 @@ def load_run(path: str | Path, *, checkpoint: str = "best", report: Report = war
 
 
 def load_model(config: ModelConfig, folder: Path) -> Dormouse:
-    """The model of a checkpoint folder, in evaluation mode on the CPU; no generator is touched."""
-    weights = load(folder)["model"]
+    """The model of a checkpoint folder, in evaluation mode on the CPU, with the passes that were trained last.
+
+    No generator is touched.
+    """
+    state = load(folder)
     with torch.random.fork_rng(devices=[]):
         model = Dormouse(config)
-    load_weights(model, weights)
+    load_weights(model, state["model"])
+    model.n_passes = state["progress"].get("n_passes") or config.max_iter
     return model.eval()
 
 

@@ -42,6 +42,8 @@ def train(run: Run, display: Display, stop: StopRequest) -> Outcome:
     while True:
         _decide_length(run, display, clock)
         final = progress.step == progress.total_steps
+        if progress.n_passes is not None:
+            run.state.use_passes(progress.n_passes)
         _settle(run, display, clock, stop, final=final)
         if stop.requested:
             _save(run, clock)
@@ -71,6 +73,7 @@ def _step(run: Run, display: Display, clock: Clock, audit: MovementAudit | None)
     begin = time.monotonic()
     batches = [run.stream.batch(progress.step * count + index) for index in range(count)]
     scale = run.schedule.scale(progress.step, progress.total_steps)
+    run.state.use_passes(run.schedule.passes(progress.step, progress.total_steps, run.config.model.max_iter))
     result = train_step(run.state, batches, lr_scale=scale, settings=run.settings)
     clock.count(time.monotonic() - begin, result.scored)
     if audit is not None:

@@ -30,6 +30,7 @@ def train_row(run: Run, reading: TallyReading, clock: Clock) -> dict:
         "scored": reading.scored,
         "grad_norm": reading.grad_norm,
         "grad_norm_max": reading.grad_norm_max,
+        "n_passes": progress.n_passes,
         "lr_scale": scale,
         "lr": scale * train.lr,
         "skipped": run.state.firewall.skipped,

@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from dormouse.config.flops import full_pass_cost
 from dormouse.config.schema import ModelConfig, RunConfig
 from dormouse.config.sizes import count_parts
 from dormouse.config.unbuilt import unbuilt
@@ -84,7 +85,7 @@ def prepare(config: RunConfig) -> Prepared:
     if missing := unbuilt(config.model):
         raise ConfigError("\n".join(missing))
     device, note = pick_device(config.train.device)
-    schedule = Schedule.from_config(config.train)
+    schedule = Schedule.from_config(config.train, full_cost=full_pass_cost(config.model))
     corpus = load_corpus(config.data, seq_len=config.train.seq_len, eval_seq_len=config.train.eval_seq_len)
     threads = set_threads(config.train.threads)
     keep_large_blocks()

@@ -8,6 +8,10 @@ A time budget has no total at first. The rate stays at 1 until 1 - decay_fractio
 the step s at which that is noticed fixes the total to round(s / (1 - decay_fraction)), and from there on the
 run is counted in steps. As |total * (1 - decay_fraction) - s| < 1/2, the decay of a run of that many steps
 begins at exactly the same s: `--steps total` is the same run to the bit.
+
+The passes through the shared block can grow late: for the first `single_pass_fraction` of the steps one pass
+trains, then all. Later steps then cost more than those that were measured, so a time budget decides earlier, by
+the mean cost of a step over the run.
 """
 
 from dataclasses import dataclass
@@ -27,9 +31,13 @@ class Schedule:
     decay_fraction: float
     final_lr_fraction: float
     minutes: float | None = None
+    single_pass_fraction: float = 0.0
+    """First share of the run that trains with one pass through the block."""
+    full_cost: float = 1.0
+    """Cost of a step with all passes over that of a step with one; only a time budget reads it."""
 
     @classmethod
-    def from_config(cls, train: "TrainConfig") -> Self:
+    def from_config(cls, train: "TrainConfig", *, full_cost: float = 1.0) -> Self:
         """The schedule of a run; raises `ConfigError` for a time budget without a constant part."""
         if train.minutes is not None and train.decay_fraction >= 1:
             raise ConfigError(
@@ -37,7 +45,21 @@ class Schedule:
                 "steps is measured while the rate is constant, and no such part would have run. Set decay_fraction "
                 "below 1, or give --steps."
             )
-        return cls(train.warmup_steps, train.decay_fraction, train.final_lr_fraction, train.minutes)
+        return cls(
+            train.warmup_steps,
+            train.decay_fraction,
+            train.final_lr_fraction,
+            train.minutes,
+            train.single_pass_fraction,
+            full_cost if train.single_pass_fraction else 1.0,
+        )
+
+    def passes(self, step: int, total: int | None, max_iter: int) -> int:
+        """Passes that train at `step` (from 0) of `total` steps (None: not known yet)."""
+        if self.single_pass_fraction == 0:
+            return max_iter
+        is_first_part = total is None or step < round(total * self.single_pass_fraction)
+        return 1 if is_first_part else max_iter
 
     def decay_start(self, total: int) -> int:
         """First step (counted from 0) whose rate is below the peak, the warm-up aside."""
@@ -74,4 +96,5 @@ class Schedule:
         """True once the constant part of a time budget has passed (at least one step must be done)."""
         if self.minutes is None or step < 1:
             return False
-        return elapsed_seconds >= (1 - self.decay_fraction) * self.minutes * 60
+        mean_cost = self.single_pass_fraction + (1 - self.single_pass_fraction) * self.full_cost
+        return elapsed_seconds >= (1 - self.decay_fraction) * self.minutes * 60 / mean_cost

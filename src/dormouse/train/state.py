@@ -56,6 +56,8 @@ class Progress:
     """Result of the last evaluation."""
     best_bpb: float | None = None
     best_step: int | None = None
+    n_passes: int | None = None
+    """Passes that the last step trained; None before the first."""
 
     def seen(self) -> dict[str, int]:
         """Up to which step this state has written each kind of row that depends on a cadence."""
@@ -83,6 +85,11 @@ class TrainState:
         ]
         if narrow:
             raise TypeError(f"masters are fp32, but {narrow[0]} is {self.model.get_parameter(narrow[0]).dtype}")
+
+    def use_passes(self, number: int) -> None:
+        """Run `number` passes through the shared block from here on."""
+        self.progress.n_passes = number
+        self.model.n_passes = number  # pyrefly: ignore[bad-argument-type]
 
     def state_dict(self) -> dict:
         """The state as nested dictionaries of tensors (references) and plain values."""

@@ -178,7 +178,7 @@ def test_dormouse_takes_turns_in_its_own_loop(tmp_path, corpus, monkeypatch):
     request = peers_trial.Request("dormouse", minutes=0.02, threads=1, points=1)
     record = peers_trial.Trial(request, ask, folder=tmp_path).go()
     assert len(reports) > 2
-    assert record["trained_bytes"] == record["steps"] * 8 * 256
+    assert record["trained_bytes"] == record["steps"] * 16 * 256
     assert sum(size for _, size in record["slices"]) == record["trained_bytes"]
     assert sum(seconds for seconds, _ in record["slices"]) == pytest.approx(record["seconds"], abs=0.1)
     assert record["bpb"] < 8.0

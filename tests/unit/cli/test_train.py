@@ -13,6 +13,7 @@ from dormouse.store.metrics import read_metrics
 SMALL = [
     *("d_model=16", "n_heads=1", "head_dim=16", "rank=4", "d_ffn=32", "max_iter=2", "kda_decay_rank=4"),
     *("kda_gate_rank=4", "engram_rows=64", "engram_dim=4", "eval_seq_len=16", "eval_batch_size=2"),
+    "single_pass_fraction=0",
 ]
 
 

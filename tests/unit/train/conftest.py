@@ -95,6 +95,7 @@ T0_FLAGS = {
     "eval_batch_size": 2,
     "eval_batches": 2,
     "steps": 6,
+    "single_pass_fraction": 0.0,
     "log_every": 1,
     "eval_every": 2,
     "save_every": 3,
