@@ -26,10 +26,6 @@ class Utilization:
     dead: int
     """Experts without any assignment."""
 
-    def __str__(self) -> str:
-        shares = ",".join(f"{share:.3f}" for share in self.shares)
-        return f"moe=[{shares}] H={self.entropy:.3f} dead={self.dead}"
-
 
 def utilization(counts: Tensor | Sequence[int]) -> Utilization | None:
     """Shares, entropy and dead experts of `counts` [E] (whole numbers >= 0), or None when they sum to 0.
