@@ -60,6 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DormouseError as error:
         print(f"dormouse: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"dormouse: {error.filename} cannot be used ({error.strerror}).", file=sys.stderr)
+        return 2 if isinstance(error, PermissionError) else 1
     return 0
 
 

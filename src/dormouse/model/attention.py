@@ -57,9 +57,10 @@ class PlainAttention(nn.Module):
 
 
 def rotate(x: Tensor, position: Tensor) -> Tensor:
-    """Rotary embedding (arXiv 2104.09864) of ``[..., T, D]`` at integer positions ``[T]``."""
+    """Rotary embedding (arXiv 2104.09864) of ``[..., T, D]`` at integer positions ``[T]``; fp32 at least."""
     half = x.shape[-1] // 2
-    frequency = _ROPE_BASE ** (-torch.arange(half, device=x.device) / half)
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    frequency = _ROPE_BASE ** (-torch.arange(half, device=x.device, dtype=dtype) / half)
     angle = position.unsqueeze(-1) * frequency
     cos, sin = angle.cos(), angle.sin()
     first, second = x[..., :half], x[..., half:]

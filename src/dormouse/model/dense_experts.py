@@ -1,7 +1,8 @@
 """The control of the spectral bank: the same routing over dense two-matrix experts with bias.
 
 Used when ``use_tsct`` is off or ``experts`` is not among ``tsct_parts``. Tokens are sorted by expert as in the spectral
-bank, so the two differ in the form of the weights alone.
+bank, so the two differ in the form of the weights alone. The segment lengths are read on the host: on a GPU that is one
+wait for the device in every pass.
 """
 
 import torch

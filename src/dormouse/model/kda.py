@@ -2,7 +2,7 @@
 
 Projections of x give q, k, v (short causal convolution if configured, SiLU; q and k of norm one per head), a write
 strength per head, a log decay per key channel ``g = -exp(A_log) softplus(low_rank(x) + bias)``, and an output gate.
-The state is ``[H, K, V]`` in fp32, zero at the start of every pass and of every document. Decay starts between
+The state is ``[H, K, V]``, fp32 at least, zero at the start of every pass and of every document. Decay starts between
 about 0.2 and 0.999 a byte, as in the reference implementation: ``A`` uniform in [1, 16], step sizes log-uniform in
 [1e-3, 1e-1].
 
@@ -23,6 +23,7 @@ from dormouse.model.spectral import dense
 from dormouse.ops import kda
 from dormouse.ops.conv import short_conv
 from dormouse.ops.norm import l2_norm, rms_norm
+from dormouse.ops.precision import widened
 
 _OUTPUT_EPS = 1e-5
 
@@ -64,12 +65,12 @@ class KdaMixer(nn.Module):
         declare(self, **dict.fromkeys(("out_norm", "A_log", "dt_bias", "conv"), Role.VECTOR))
 
     def initial_state(self, batch_size: int) -> MixerState:
-        """Zero state for ``batch_size`` sequences."""
-        inner, zeros = self.heads * self.head_dim, self.A_log.new_zeros
-        memory = zeros(batch_size, self.heads, self.head_dim, self.head_dim, requires_grad=False)
+        """Zero state for ``batch_size`` sequences: in the parameters' dtype, fp32 at least."""
+        (like,) = widened(self.A_log)
+        memory = like.new_zeros(batch_size, self.heads, self.head_dim, self.head_dim)
         if self.conv is None:
             return MixerState(memory=memory)
-        return MixerState(memory, zeros(batch_size, len(self.conv) - 1, 3 * inner, requires_grad=False))
+        return MixerState(memory, like.new_zeros(batch_size, *self.conv[1:].shape))
 
     def prepare(self) -> KdaWeights:
         """Concatenate the projections of x."""

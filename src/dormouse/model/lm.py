@@ -94,7 +94,7 @@ class Dormouse(nn.Module):
         )
 
     def read_out(self, h: Tensor) -> Tensor:
-        """The one readout: hidden state ``[B, T, d]`` to fp32 logits ``[B, T, 256]``."""
+        """The one readout: hidden state ``[B, T, d]`` to logits ``[B, T, 256]``, fp32 at least."""
         return widened(self.lm_head(self.norm(self.out_proj(h))))[0]
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 class RoutingRecord:
     """What the router did, stacked over passes."""
 
-    probs: Tensor  # [P, B, T, E] fp32, softmax over all experts, before selection; carries gradients
+    probs: Tensor  # [P, B, T, E] fp32 at least, softmax over all experts, before selection; carries gradients
     ids: Tensor | None  # [P, B, T, k] int64, selected experts; absent for the dense blend
     gates: Tensor  # [P, B, T, k] weights of the selected experts ([P, B, T, E] for the dense blend)
 
@@ -23,7 +23,7 @@ class RoutingRecord:
 class MixerState:
     """Carrier of one pass's sequence mixer; unused parts are absent."""
 
-    memory: Tensor | None = None  # KDA: [B, H, K, V] fp32
+    memory: Tensor | None = None  # KDA: [B, H, K, V] fp32 at least
     conv_tail: Tensor | None = None  # KDA with a convolution: [B, width - 1, 3 H K]
     keys: Tensor | None = None  # plain attention: [B, H, T, head_dim]
     values: Tensor | None = None  # plain attention: [B, H, T, head_dim]
@@ -45,19 +45,12 @@ class LoopState:
             tensors += [t for t in vars(mixer).values() if isinstance(t, Tensor)]
         return sum(t.numel() * t.element_size() for t in tensors)
 
-    def detach(self) -> "LoopState":
-        """The same state outside the autograd graph."""
-        passes = tuple(
-            MixerState(**{k: None if v is None else v.detach() for k, v in vars(m).items()}) for m in self.passes
-        )
-        return LoopState(passes, self.history, self.age, self.position)
-
 
 @dataclass(frozen=True)
 class LoopOutput:
     """Result of a forward pass over ``ids`` ``[B, T]``."""
 
-    logits: Tensor  # [B, T, 256] fp32, the one readout
+    logits: Tensor  # [B, T, 256] fp32 at least, the one readout
     state: LoopState
     routing: RoutingRecord | None  # absent when there is a single unrouted expert
     pass_logits: tuple[Tensor, ...] = ()  # deep supervision: every pass through the same norm and head

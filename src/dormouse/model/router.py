@@ -1,8 +1,8 @@
 """From router logits to gates: softmax over all experts, the k largest kept.
 
 Kept gates are not renormalised by default (Switch, arXiv 2101.03961): at k = 1 a renormalised gate is the constant
-1 and the router would get no gradient from the language-model loss. The softmax runs in fp32 whatever the
-activations' format.
+1 and the router would get no gradient from the language-model loss. The softmax runs in fp32 at least,
+whatever the activations' format.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dormouse.ops.precision import widened
 from dormouse.ops.selection import select_top_k
 
 
@@ -17,7 +18,7 @@ from dormouse.ops.selection import select_top_k
 class Routing:
     """One routing decision for N tokens."""
 
-    probs: Tensor  # [N, E] fp32 before selection
+    probs: Tensor  # [N, E] fp32 at least, before selection
     ids: Tensor | None  # [N, k] int64; absent for the dense blend
     gates: Tensor  # [N, k], or [N, E] for the dense blend
 
@@ -51,7 +52,7 @@ class Router:
 
     def __call__(self, logits: Tensor) -> Routing:
         """Route logits ``[N, E]``."""
-        probs = logits.float().softmax(-1) if logits.dtype != torch.float64 else logits.softmax(-1)
+        probs = widened(logits)[0].softmax(-1)
         if self.top_k == 0:
             return Routing(probs, None, probs * self.gate_scale)
         gates, ids = select_top_k(probs, self.top_k)

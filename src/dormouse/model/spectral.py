@@ -13,9 +13,12 @@ from dormouse.model.roles import Role, declare
 
 
 def orthonormal(*shape: int) -> Tensor:
-    """Stack of matrices ``[..., m, r]`` with orthonormal columns, uniformly distributed; fp32."""
+    """Stack of matrices ``[..., m, r]`` with orthonormal columns, uniformly distributed; fp32, contiguous.
+
+    LAPACK returns Q column by column. Left so, a factor's layout would differ from that of its saved state.
+    """
     Q, R = torch.linalg.qr(torch.randn(*shape))
-    return Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    return (Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)).contiguous()
 
 
 class SpectralLinear(nn.Module):

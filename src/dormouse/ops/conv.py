@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dormouse.ops.precision import backward_without_autocast, widened
+
 
 def short_conv(x: Tensor, weight: Tensor, tail: Tensor, age: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Causal depthwise convolution.
@@ -23,8 +25,10 @@ def short_conv(x: Tensor, weight: Tensor, tail: Tensor, age: Tensor | None = Non
         age: ``[B, T]`` int64, number of earlier tokens of the same document that may be read; unlimited if absent.
 
     Returns:
-        Outputs ``[B, T, D]`` and the tail to carry on with ``[B, width - 1, D]``.
+        Outputs ``[B, T, D]`` and the tail to carry on with ``[B, width - 1, D]``, both in the widest of the arguments'
+        dtypes, fp32 at least.
     """
+    x, weight, tail = widened(x, weight, tail)
     width = weight.shape[0]
     padded = torch.cat([tail, x], dim=1)
     reach = None
@@ -48,6 +52,7 @@ class _ShortConv(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @backward_without_autocast
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
         (dy,) = grad_outputs
         padded, weight, reach = ctx.saved_tensors

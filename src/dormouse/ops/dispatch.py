@@ -2,7 +2,8 @@
 
 Tokens are copied once per selected expert and sorted by expert, so that each expert's rows are contiguous.
 `DispatchPlan` is the bookkeeping: which token stands in which sorted row, and where each expert's segment ends. A
-stable sort keeps the order of tokens inside a segment.
+stable sort keeps the order of tokens inside a segment. Making a plan reads nothing on the host; whoever cuts rows into
+segments of `counts` does, once a plan.
 """
 
 from dataclasses import dataclass

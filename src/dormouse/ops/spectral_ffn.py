@@ -5,8 +5,9 @@ One expert is ``y = (SiLU((x U1) V1^T) U2) V2^T`` with the singular values folde
 without rows cost nothing and get a gradient of exactly zero. The f-wide intermediate is saved once, before its
 SiLU.
 
-The loop runs over contiguous segments whose lengths are read on the host. On a CPU that is where they are; on a GPU it
-is one wait for the device in every pass.
+The loop runs over contiguous segments whose lengths are read on the host. On a CPU that is where they are; on a GPU
+reading them is one wait for the device in every pass, and without numbers (meta device) there is nothing to read. A
+grouped product that takes the lengths on the device would need no wait; there is none here.
 """
 
 from typing import Any

@@ -58,7 +58,14 @@ class OptimizerBundle:
         """Restore the state of all groups."""
         self.muon.load_state_dict(state["muon"])
         self.adamw.load_state_dict(state["adamw"])
+        self._lay_out_moments()
         self.table.load_state_dict(state["table"])
+
+    def _lay_out_moments(self) -> None:
+        """Give each moment its parameter's strides: the fused kernel walks both through memory side by side."""
+        for p, state in self.adamw.state.items():
+            for key in ("exp_avg", "exp_avg_sq"):
+                state[key] = torch.empty_like(p, requires_grad=False).copy_(state[key])
 
 
 def build_optimizer(model: nn.Module, train: TrainConfig) -> OptimizerBundle:

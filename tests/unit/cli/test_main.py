@@ -1,3 +1,5 @@
+import errno
+import os
 import subprocess
 import sys
 import time
@@ -81,6 +83,18 @@ def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch):
     monkeypatch.setattr(resume, "resume", fail)
     with pytest.raises(ZeroDivisionError):
         program.main(["resume", "x"])
+
+
+@pytest.mark.parametrize(("error", "code"), [(errno.EACCES, 2), (errno.ENOSPC, 1)])
+def test_a_refusal_of_the_system_names_the_path_without_a_traceback(monkeypatch, capsys, error, code):
+    from dormouse.cli import resume
+
+    def fail(run: str) -> None:
+        raise OSError(error, os.strerror(error), "there/run.json")
+
+    monkeypatch.setattr(resume, "resume", fail)
+    assert program.main(["resume", "x"]) == code
+    assert capsys.readouterr().err == f"dormouse: there/run.json cannot be used ({os.strerror(error)}).\n"
 
 
 def test_an_unknown_option_or_command_is_refused_with_exit_code_two(capsys):

@@ -54,5 +54,11 @@ def test_a_parameter_without_role_is_refused_by_name():
 
 def test_a_shared_parameter_is_listed_once(make_model):
     model = make_model()
-    pair = nn.ModuleList([model.out_proj, model.out_proj])
-    assert [name for name, _, _ in named_roles(pair)] == [name for name, _ in pair.named_parameters()]
+    twice = nn.ModuleList([model.out_proj, model.out_proj])
+    tied = nn.ModuleList([model.out_proj, copy.deepcopy(model.out_proj)])
+    for name, parameter in model.out_proj.named_parameters():
+        setattr(tied[1], name, parameter)
+    for pair in (twice, tied):
+        names = [name for name, _, _ in named_roles(pair)]
+        assert names == [name for name, _ in pair.named_parameters()]
+        assert len(names) == len(list(model.out_proj.parameters()))

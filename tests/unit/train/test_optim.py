@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from torch import nn
 
 from dormouse.config.load import load_run_config
+from dormouse.config.schema import TrainConfig
 from dormouse.model.lm import Dormouse
+from dormouse.model.roles import Role, declare
 from dormouse.train.optim import build_optimizer
 
 MUON = {
@@ -69,6 +72,42 @@ def test_without_muon_matrices_decay_in_adamw_and_tables_stay_with_adagrad():
     names = dict(model.named_parameters())
     assert decay[id(names["loop.mixer.q.weight"])] == 0.05
     assert [name for name in names if name.endswith("table")] == list(bundle.table.parameters)
+
+
+@pytest.mark.parametrize("overrides", [(), ("use_tsct=false",), ("use_kda=false", "use_plain_attn=true")])
+def test_every_parameter_lies_in_memory_as_its_saved_state_will(overrides):
+    model, _ = built(*overrides)
+    assert [name for name, p in model.named_parameters() if not p.is_contiguous()] == []
+
+
+def test_moments_of_a_transposed_parameter_survive_a_reload():
+    """Two steps are one, a reload from contiguous copies, and one more."""
+    gradient = torch.arange(12.0).view(3, 4) - 5
+
+    def bundle():
+        model = nn.Linear(4, 3, bias=False)
+        model.weight = nn.Parameter(torch.ones(4, 3).T)
+        declare(model, weight=Role.VECTOR)
+        return model.weight, build_optimizer(model, TrainConfig(optimizer="adamw", steps=2))
+
+    def step(weight, optimizer):
+        weight.grad = gradient.clone()
+        optimizer.step(1.0)
+
+    (whole, first), (parts, second) = bundle(), bundle()
+    step(whole, first)
+    saved = {key: value.clone(memory_format=torch.contiguous_format) for key, value in _moments(first).items()}
+    step(whole, first)
+    step(parts, second)
+    state = second.state_dict()
+    state["adamw"]["state"][0] = saved
+    second.load_state_dict(state)
+    step(parts, second)
+    assert torch.equal(whole, parts)
+
+
+def _moments(optimizer):
+    return optimizer.state_dict()["adamw"]["state"][0]
 
 
 def test_one_bundle_step_scales_every_rate():
