@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dormouse.config.load import load_preset
     from dormouse.config.schema import ModelConfig, RunConfig
+    from dormouse.model.bank import ExpertBank
     from dormouse.model.experts import TsctExperts
     from dormouse.model.lm import Dormouse
     from dormouse.model.spectral import SpectralLinear
     from dormouse.train.load import load_run
+    from dormouse.train.packed import load_packed
 
 __version__ = "0.1.0"
 
@@ -21,18 +23,22 @@ _HOME = {
     "ModelConfig": "dormouse.config.schema",
     "RunConfig": "dormouse.config.schema",
     "Dormouse": "dormouse.model.lm",
+    "ExpertBank": "dormouse.model.bank",
     "SpectralLinear": "dormouse.model.spectral",
     "TsctExperts": "dormouse.model.experts",
+    "load_packed": "dormouse.train.packed",
     "load_run": "dormouse.train.load",
 }
 
 __all__ = [
     "Dormouse",
+    "ExpertBank",
     "ModelConfig",
     "RunConfig",
     "SpectralLinear",
     "TsctExperts",
     "__version__",
+    "load_packed",
     "load_preset",
     "load_run",
 ]

@@ -51,7 +51,7 @@ def evaluate(
     set_threads(asked.threads)
     keep_large_blocks()
     loaded = load_run(run, checkpoint=checkpoint, report=say)
-    corpus = _corpus(loaded, held_out)
+    corpus = held_out_of(loaded, held_out)
     window = make_window(corpus, loaded.config, whole=tail)
     begin = time.perf_counter()
     result = scoring.evaluate(loaded.model.to(place), window, registers=corpus.registers)
@@ -84,7 +84,7 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def _corpus(loaded: "LoadedRun", held_out: str | None) -> "Corpus":
+def held_out_of(loaded: "LoadedRun", held_out: str | None) -> "Corpus":
     """The run's own held-out text, which must be what it was, or another one; the training text is not read."""
     from dormouse.config.schema import DataConfig
     from dormouse.data.corpus import load_held_out

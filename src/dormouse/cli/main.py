@@ -44,6 +44,7 @@ COMMANDS = {
     "resume": Command("dormouse.cli.resume", "resume", "Go on with a run that was stopped, killed or completed."),
     "eval": Command("dormouse.cli.evaluate", "evaluate", "Score a run in bits per byte."),
     "generate": Command("dormouse.cli.generate", "generate", "Continue a prompt with a trained run."),
+    "quantize": Command("dormouse.cli.quantize", "quantize", "Pack a run's weights into a number format."),
     "anchors": Command("dormouse.cli.anchors", "anchors", "What counting tables and compressors reach on a text."),
     "config": Command("dormouse.cli.config", "app", "Show, compare and list configurations."),
 }

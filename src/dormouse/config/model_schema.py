@@ -76,10 +76,11 @@ class ModelConfig(Section):
     branch_gate_scale: float = Field(1.0, gt=0, description="factor on the sigmoid of the three branch gates")
     controller_norm: bool = Field(False, description="RMS-normalise both halves of the controller's input")
 
-    # Number formats (none but fp32 is built).
-    quant: Literal["fp32", "bf16", "fp16", "fp8", "fp4", "int4", "ternary"] = Field(
-        "fp32", description="format of the spectral factors in the forward pass"
+    # Number formats.
+    quant: Literal["fp32", "bf16", "fp16", "fp8", "fp4", "int8", "int4", "ternary"] = Field(
+        "fp32", description="format in which a forward pass sees the spectral factors (masters stay fp32)"
     )
+    quant_group: int = Field(32, ge=0, description="numbers of a factor's row that share a scale (0 = the whole row)")
     act_quant: Literal["none", "8", "4", "fp4"] = Field("none", description="activation format")
     act_group: int = Field(0, ge=0, description="channels that share an activation scale (0 = one scale a byte)")
     bf16: bool = Field(False, description="activations stored in bf16")

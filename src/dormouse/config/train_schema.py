@@ -36,7 +36,21 @@ class TrainConfig(Section):
     )
     grad_clip: float = Field(1.0, gt=0, description="largest global gradient norm")
     retract_every: int = Field(1, ge=0, description="steps between two retractions (0 = never)")
+    retract_when: float = Field(
+        0.0,
+        ge=0,
+        description="learning rate of the factors, summed over steps, at which they are retracted (0 = by steps)",
+    )
+    retraction: Literal["polar", "qr", "cholesky_qr"] = Field(
+        "polar", description="which matrix with orthonormal columns a factor is replaced by"
+    )
     retract_iters: int = Field(1, ge=1, description="Newton-Schulz iterations a retraction")
+    latch_every: int = Field(500, ge=0, description="steps between two checks of the orthogonality latch (0 = never)")
+    latch_ratio: float = Field(
+        2.0,
+        gt=1,
+        description="error at which a factor leaves its format, over what rounding does to an orthonormal one",
+    )
     eval_every: int = Field(250, ge=0, description="steps between two evaluations (0 = only at the end)")
     eval_batches: int = Field(10, ge=1, description="batches of the evaluation window")
     eval_batch_size: int = Field(8, ge=1, description="sequences an evaluation batch")

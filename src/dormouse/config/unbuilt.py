@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 # key: (value that means off, what the mechanism is, what would run without it)
 _MECHANISMS: dict[str, tuple[object, str, str]] = {
-    "quant": ("fp32", "a number format of the spectral factors", "fp32 factors"),
-    "act_quant": ("none", "activation quantisation", "fp32 activations"),
     "bf16": (False, "bf16 activations", "fp32 activations"),
     "use_gr": (False, "gated residual", "the learned residual scalar"),
     "use_attnres": (False, "attention residuals", "the learned residual scalar"),

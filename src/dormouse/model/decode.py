@@ -31,13 +31,14 @@ from dormouse.model.records import LoopState, MixerState
 
 
 def fits(model: nn.Module) -> TypeGuard[Dormouse]:
-    """Whether `ByteStep` knows every part of the model: KDA or no mixer, full-precision weights."""
+    """Whether `ByteStep` knows every part of the model: KDA or no mixer, masters and activations in full precision."""
     return (
         type(model) is Dormouse
         and type(model.loop) is LoopBlock
         and type(model.loop.mixer) in (KdaMixer, type(None))
         and type(model.loop.engram) in (Engram, type(None))
         and type(model.loop.experts) in (TsctExperts, DenseExperts)
+        and model.loop.act_quant == "none"
         and model.loop.controller.eps in (None, model.loop.norm.eps)
         and all(p.dtype in (torch.float32, torch.float64) for p in model.parameters())
     )

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dormouse.model.experts import Path
+from dormouse.model.bank import Path
 from dormouse.model.roles import Role, declare
 from dormouse.model.router import Router, Routing
 from dormouse.ops.dispatch import plan_dispatch

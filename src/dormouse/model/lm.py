@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dormouse.config.schema import ModelConfig
 from dormouse.config.unbuilt import unbuilt
 from dormouse.errors import ConfigError
-from dormouse.model.experts import Path
+from dormouse.model.bank import Path
 from dormouse.model.loop import LoopBlock
 from dormouse.model.norm import RMSNorm
 from dormouse.model.records import LoopOutput, LoopState, RoutingRecord
@@ -119,7 +119,7 @@ def _record(routing: list[Routing], shape: torch.Size) -> RoutingRecord:
 
 def _linear(d_in: int, d_out: int, config: ModelConfig, *, spectral: bool) -> nn.Module:
     if spectral:
-        return SpectralLinear(d_in, d_out, config.rank)
+        return SpectralLinear(d_in, d_out, config.rank, **_format(config))
     layer = nn.Linear(d_in, d_out)
     nn.init.normal_(layer.weight, std=d_in**-0.5)
     nn.init.zeros_(layer.bias)
@@ -127,10 +127,14 @@ def _linear(d_in: int, d_out: int, config: ModelConfig, *, spectral: bool) -> nn
     return layer
 
 
+def _format(config: ModelConfig) -> dict:
+    return {"weight_format": config.quant, "format_group": config.quant_group}
+
+
 def _head(config: ModelConfig, *, spectral: bool) -> nn.Module:
     """A dense head starts at zero; a spectral one starts with small singular values, which its factors need to move."""
     if spectral:
-        return SpectralLinear(config.d_model, VOCAB, min(config.rank, VOCAB), gain=0.1)
+        return SpectralLinear(config.d_model, VOCAB, config.rank, gain=0.1, **_format(config))
     head = nn.Linear(config.d_model, VOCAB)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)

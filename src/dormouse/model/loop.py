@@ -5,6 +5,9 @@ were looked up once, the experts work byte by byte, and ``h <- c + rho * (gated 
 at the start). In the *parallel* layout all branches read one normed input. In the *sequential* layout they follow each
 other, memory, attention, experts, and each reads what those before it have added: already in the first pass attention
 mixes n-grams instead of single bytes, and the router sees more than the current one.
+
+With an activation format, attention and experts read rounded copies of their normed inputs (BitNet a4.8, arXiv
+2411.04965), attention never below 8 bits; router, memory and residual stream read the numbers as they are.
 """
 
 from dataclasses import dataclass
@@ -14,15 +17,17 @@ from torch import Tensor, nn
 
 from dormouse.config.schema import ModelConfig
 from dormouse.model.attention import PlainAttention
+from dormouse.model.bank import Path
 from dormouse.model.controller import Controller
 from dormouse.model.dense_experts import DenseExperts
 from dormouse.model.engram import Engram, Memory
-from dormouse.model.experts import Path, TsctExperts
+from dormouse.model.experts import TsctExperts
 from dormouse.model.kda import KdaMixer
 from dormouse.model.norm import RMSNorm
 from dormouse.model.records import LoopState, MixerState, document_age
 from dormouse.model.roles import Role, declare
 from dormouse.model.router import Routing
+from dormouse.quant import attention_format, fake_quant_activations
 
 Gates = tuple[Tensor, Tensor, Tensor]  # of attention, memory and experts, each [B, T, 1]
 
@@ -64,6 +69,7 @@ class LoopBlock(nn.Module):
         self.rho = nn.Parameter(torch.ones(()))
         declare(self, iter_embed=Role.VECTOR, rho=Role.VECTOR)
         self.controller = Controller(config)
+        self.act_quant, self.act_group = config.act_quant, config.act_group
         self.mixer = _mixer(config)
         self.engram = Engram(config) if config.use_engram else None
         self.experts = _experts(config)
@@ -142,12 +148,14 @@ class LoopBlock(nn.Module):
 
     def _route(self, x: Tensor, control: Tensor, ctx: _Context) -> tuple[Tensor, Routing]:
         logits = self.controller.router_logits(control, ctx.h0_controller)
+        x = fake_quant_activations(x, self.act_quant, self.act_group)
         flat, routing = self.experts(x.flatten(0, 1), logits.flatten(0, 1), path=ctx.path, factors=ctx.factors)
         return flat.view_as(x), routing
 
     def _mix(self, x: Tensor, w_attn: Tensor, ctx: _Context, state: MixerState) -> tuple[Tensor | None, MixerState]:
         if self.mixer is None:
             return None, state
+        x = fake_quant_activations(x, attention_format(self.act_quant), self.act_group)
         y, state = self.mixer(x, ctx.mixer_weights, state, ctx.age, ctx.bounds)
         return w_attn * y, state
 
@@ -168,5 +176,7 @@ def _experts(config: ModelConfig) -> TsctExperts | DenseExperts:
             top_k=config.moe_topk,
             renormalize=config.moe_renormalize,
             gate_scale=scale,
+            weight_format=config.quant,
+            format_group=config.quant_group,
         )
     return DenseExperts(**shape, top_k=config.moe_topk, renormalize=config.moe_renormalize, gate_scale=scale)

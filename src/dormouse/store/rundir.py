@@ -3,6 +3,7 @@
     run.json             effective configuration, provenance, data hashes, window, parameter counts
     metrics.jsonl        every number that was printed (the truth; other displays are copies)
     checkpoints/step_N/  complete or absent
+    packed/              weights in number formats, by `dormouse quantize`
     weights.safetensors  the best checkpoint's weights, written when the run ends
     samples/             text the model wrote
     lock                 process id of the owner, empty when there is none
@@ -25,7 +26,7 @@ from typing import IO, Self
 from dormouse.errors import RunDirError
 from dormouse.store.files import write_json
 
-_OWN = {"run.json", "metrics.jsonl", "checkpoints", "weights.safetensors", "samples", "lock", "report.html"}
+_OWN = {"run.json", "metrics.jsonl", "checkpoints", "weights.safetensors", "samples", "packed", "lock", "report.html"}
 _TEMPORARY = {".run.json.tmp", ".metrics.jsonl.tmp", ".weights.safetensors.tmp"}
 
 

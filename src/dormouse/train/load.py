@@ -12,6 +12,7 @@ from dormouse.errors import CheckpointError
 from dormouse.model.lm import Dormouse
 from dormouse.store.checkpoint import Report, best, latest, load, manifest, steps
 from dormouse.store.rundir import RunDir
+from dormouse.train.latch import Trip, apply_trips
 from dormouse.train.resume import saved_config
 from dormouse.train.state import load_weights
 
@@ -59,6 +60,7 @@ def load_model(config: ModelConfig, folder: Path) -> Dormouse:
     with torch.random.fork_rng(devices=[]):
         model = Dormouse(config)
     load_weights(model, state["model"])
+    apply_trips(model, [Trip(**trip) for trip in state["latch"]["trips"]])
     model.n_passes = state["progress"].get("n_passes") or config.max_iter
     return model.eval()
 

@@ -84,6 +84,18 @@ def _step(run: Run, display: Display, clock: Clock, audit: MovementAudit | None)
         run.metrics.write("windows", progress.step, {"windows": windows})
     if result.skipped:
         _report_skip(run, display, result)
+    if run.state.latch.is_due(progress.step):
+        _check_latch(run, display)
+
+
+def _check_latch(run: Run, display: Display) -> None:
+    """Measure every factor, let those that left their number format fall back, and write both down."""
+    latch, step = run.state.latch, run.state.progress.step
+    readings = latch.read()
+    run.metrics.write("latch", step, {"readings": [vars(reading) for reading in readings]})
+    for trip in latch.check(step, readings):
+        run.metrics.write("event", step, {"event": "latch", **vars(trip)})
+        display.say(str(trip))
 
 
 def _report_skip(run: Run, display: Display, result: StepResult) -> None:

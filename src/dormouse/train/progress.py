@@ -121,7 +121,7 @@ def eval_line(row: Mapping) -> str:
     best = "  best so far" if row["best"] else ""
     return (
         f"eval at step {row['step']}: held-out {row['bpb']:.4f} BPB on {row['scored_bytes']:,} bytes "
-        f"(window {row['window_bytes']:,}, sha256 {row['data_sha256'][:12]}){registers}{best}"
+        f"(window {row['window_bytes']:,}, sha256 {row['data_sha256'][:12]}){registers}  {row['tsct']}{best}"
     )
 
 

@@ -58,6 +58,7 @@ def eval_row(run: Run, result: EvalResult, *, best: bool) -> dict:
         "by_register": result.by_register,
         "best": best,
         "trained_bytes": run.state.progress.trained_bytes,
+        "tsct": run.state.latch.line(),
     }
 
 

@@ -26,6 +26,7 @@ from dormouse.store.provenance import provenance
 from dormouse.store.rundir import RunDir
 from dormouse.train.cadence import Cadence
 from dormouse.train.firewall import Firewall
+from dormouse.train.latch import Latch
 from dormouse.train.machine import keep_large_blocks, pick_device, seed_everything, set_threads
 from dormouse.train.optim import build_optimizer
 from dormouse.train.retract import retract
@@ -132,6 +133,9 @@ def assemble(prepared: Prepared, directory: RunDir, options: Options) -> Run:
         optimizer=build_optimizer(model, train),
         device=device,
         firewall=Firewall(train.max_skips),
+        latch=Latch(
+            model, train.latch_every, train.latch_ratio, watch_fp32=train.retract_every > 0 or train.retract_when > 0
+        ),
         tally=Tally(device, n_experts=config.model.n_experts),
         progress=Progress(total_steps=train.steps),
     )

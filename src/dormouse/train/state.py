@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dormouse.errors import CheckpointError
 from dormouse.train.firewall import Firewall
+from dormouse.train.latch import Latch
 from dormouse.train.tally import Tally
 
 
@@ -58,6 +59,8 @@ class Progress:
     best_step: int | None = None
     n_passes: int | None = None
     """Passes that the last step trained; None before the first."""
+    rate_since_retraction: float = 0.0
+    """Learning rate of the spectral factors, summed over the steps since they were last retracted."""
 
     def seen(self) -> dict[str, int]:
         """Up to which step this state has written each kind of row that depends on a cadence."""
@@ -72,6 +75,7 @@ class TrainState:
     optimizer: Optimizer
     device: torch.device
     firewall: Firewall
+    latch: Latch
     tally: Tally
     progress: Progress = field(default_factory=Progress)
     elapsed_seconds: float = 0.0
@@ -97,6 +101,7 @@ class TrainState:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "firewall": self.firewall.state_dict(),
+            "latch": self.latch.state_dict(),
             "tally": self.tally.state_dict(),
             "progress": dict(vars(self.progress)),
             "random": random_state(self.device),
@@ -108,6 +113,7 @@ class TrainState:
         load_weights(self.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.firewall.load_state_dict(state["firewall"])
+        self.latch.load_state_dict(state["latch"])
         self.tally.load_state_dict(state["tally"])
         self.progress = Progress(**state["progress"])
         self.elapsed_seconds = state["clock"]["elapsed_seconds"]

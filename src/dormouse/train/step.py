@@ -38,6 +38,9 @@ class StepSettings:
     moe_lb_coef: float = 0.0
     deep_supervision: float = 0.0
     retract_every: int = 0
+    retract_when: float = 0.0
+    factor_lr: float = 0.0
+    """Peak learning rate of the spectral factors."""
     retract: Callable[[nn.Module], object] = lambda model: None
     """Makes the model's spectral factors orthonormal again."""
     gradient_hook: Callable[[int, nn.Module], None] | None = None
@@ -51,6 +54,8 @@ class StepSettings:
             moe_lb_coef=config.model.moe_lb_coef,
             deep_supervision=config.model.deep_supervision,
             retract_every=config.train.retract_every,
+            retract_when=config.train.retract_when,
+            factor_lr=config.train.muon_lr if config.train.optimizer == "muon" else config.train.lr,
             retract=retract,
         )
 
@@ -96,8 +101,7 @@ def train_step(state: TrainState, batches: Sequence[Batch], *, lr_scale: float, 
     if scored and not skipped:
         clip(gradients, norm, settings.grad_clip)
         state.optimizer.step(lr_scale)
-        if settings.retract_every and (step + 1) % settings.retract_every == 0:
-            settings.retract(state.model)
+        _retract_if_due(state, lr_scale * settings.factor_lr, settings)
     if skipped:
         state.tally.counts.copy_(counts)
     state.tally.add(nats=nats, aux=aux, scored=scored, norm=norm, finite=finite)
@@ -105,6 +109,19 @@ def train_step(state: TrainState, batches: Sequence[Batch], *, lr_scale: float, 
     state.progress.trained_bytes += scored
     state.progress.empty_steps += scored == 0
     return StepResult(nats, aux, scored, norm, skipped)
+
+
+def _retract_if_due(state: TrainState, factor_rate: float, settings: StepSettings) -> None:
+    """Retract by the number of steps, or by the learning rate that the factors have moved at since the last time."""
+    progress = state.progress
+    progress.rate_since_retraction += factor_rate
+    if settings.retract_when:
+        due = progress.rate_since_retraction >= settings.retract_when
+    else:
+        due = settings.retract_every > 0 and (progress.step + 1) % settings.retract_every == 0
+    if due:
+        settings.retract(state.model)
+        progress.rate_since_retraction = 0.0
 
 
 def forward_backward(state: TrainState, batches: Sequence[Batch], settings: StepSettings) -> tuple[Tensor, Tensor, int]:

@@ -10,6 +10,7 @@ from torch import nn
 from dormouse.data.batch import Batch
 from dormouse.model.records import LoopOutput
 from dormouse.train.firewall import Firewall
+from dormouse.train.latch import Latch
 from dormouse.train.state import TrainState
 from dormouse.train.step import StepSettings, forward_backward, train_step
 from dormouse.train.tally import Tally
@@ -48,7 +49,12 @@ class Plain:
 def state_of(losses):
     device, model = torch.device("cpu"), Rows(losses)
     return TrainState(
-        model=model, optimizer=Plain(model), device=device, firewall=Firewall(8), tally=Tally(device, n_experts=4)
+        model=model,
+        optimizer=Plain(model),
+        device=device,
+        firewall=Firewall(8),
+        latch=Latch(model, every=0, ratio=2.0),
+        tally=Tally(device, n_experts=4),
     )
 
 

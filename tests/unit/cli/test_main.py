@@ -9,7 +9,7 @@ import pytest
 from dormouse.cli import main as program
 from dormouse.errors import ConfigError, TrainingHalted
 
-COMMANDS = ("demo", "train", "resume", "eval", "generate", "anchors", "config")
+COMMANDS = ("demo", "train", "resume", "eval", "generate", "quantize", "anchors", "config")
 LISTS_TORCH = (
     "import sys; from dormouse.cli.main import main; code = main(sys.argv[1:]); "
     "sys.exit('torch' in sys.modules or code)"

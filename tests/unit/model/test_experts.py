@@ -145,7 +145,7 @@ def test_dense_experts_dispatch_equals_their_blend(top_k):
 def test_a_fresh_spectral_expert_keeps_its_factors_orthonormal_and_counts_360_576_parameters():
     experts = TsctExperts(d_model=768, d_ffn=2048, n_experts=1, rank=64, top_k=0)
     assert sum(p.numel() for p in experts.parameters()) == 360_576
-    for factor in (experts.up_U, experts.up_V, experts.down_U, experts.down_V):
+    for factor in (experts.bank.up_U, experts.bank.up_V, experts.bank.down_U, experts.bank.down_V):
         gram = factor[0].T @ factor[0]
         assert (gram - torch.eye(64)).norm() / 64 < 1e-6
 

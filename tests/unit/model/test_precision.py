@@ -143,7 +143,7 @@ def test_dispatch_under_autocast_is_the_masked_form():
     for path in ("dispatch", "masked"):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             y, _ = experts(x, logits, path=path)
-        (grad,) = torch.autograd.grad(y.float().square().sum(), experts.up_U)
+        (grad,) = torch.autograd.grad(y.float().square().sum(), experts.bank.up_U)
         results[path] = y.float(), grad
     for a, b in zip(*results.values(), strict=True):
         assert (a - b).abs().max() < 3e-2 * b.abs().max()

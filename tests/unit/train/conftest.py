@@ -10,6 +10,7 @@ from torch import nn
 from dormouse.data.batch import Batch
 from dormouse.model.records import LoopOutput, RoutingRecord
 from dormouse.train.firewall import Firewall
+from dormouse.train.latch import Latch
 from dormouse.train.state import TrainState
 from dormouse.train.tally import Tally
 
@@ -64,6 +65,7 @@ def make_state(model, optimizer=None, max_skips=8):
         optimizer=optimizer or PlainAdamW(model),
         device=device,
         firewall=Firewall(max_skips),
+        latch=Latch(model, every=0, ratio=2.0),
         tally=Tally(device, n_experts=4),
     )
 

@@ -175,7 +175,7 @@ def test_the_movement_audit_passes_a_healthy_run_and_names_a_part_that_stands_st
     runs.train(runs.begin(runs.config(steps=3), "healthy", audit=True))
     [event] = [row for row in runs.rows("healthy", "event") if row["event"] == "audit"]
     assert event["inert"] == []
-    assert any(movement["name"].endswith("experts.up_U[2]") for movement in event["movements"])
+    assert any(movement["name"].endswith("experts.bank.up_U[2]") for movement in event["movements"])
 
     def freeze(step, model):
         model.loop.mixer.q.weight.grad = None

@@ -18,16 +18,16 @@ MUON = {
     "loop.mixer.gate.weight": (1, 0.05, True),
     "loop.engram.key.weight": (1, 0.05, True),
     "out_proj.weight": (1, 0.05, True),
-    "loop.experts.up_U": (1, 0.0, False),
-    "loop.experts.up_V": (1, 0.0, False),
-    "loop.experts.down_U": (1, 0.0, False),
-    "loop.experts.down_V": (1, 0.0, False),
+    "loop.experts.bank.up_U": (1, 0.0, False),
+    "loop.experts.bank.up_V": (1, 0.0, False),
+    "loop.experts.bank.down_U": (1, 0.0, False),
+    "loop.experts.bank.down_V": (1, 0.0, False),
 }
 """(blocks, weight decay, rate scaled by shape): heads one by one, matrices whole, factors without decay or scale."""
 ADAMW = {
     "embedding.weight": 0.0,
     "lm_head.weight": 0.0,
-    "loop.experts.up_s": 0.0,
+    "loop.experts.bank.up_s": 0.0,
     "loop.mixer.A_log": 0.0,
     "loop.mixer.conv": 0.0,
     "loop.mixer.beta.weight": 0.05,

@@ -44,10 +44,11 @@ def test_an_evaluation_names_its_bytes_and_its_file():
         "best": True,
         "data_sha256": "3f98673d6ddbb10d" * 4,
         "by_register": {"novel": 2.5, "drama": 2.7},
+        "tsct": "tsct=fp4 latched=1/4",
     }
     assert eval_line(row) == (
         "eval at step 250: held-out 2.4473 BPB on 40,960 bytes (window 40,960, sha256 3f98673d6ddb)  "
-        "novel 2.500  drama 2.700  best so far"
+        "novel 2.500  drama 2.700  tsct=fp4 latched=1/4  best so far"
     )
 
 

@@ -119,7 +119,9 @@ def test_a_checkpoint_of_another_model_is_refused_naming_tensors(runs):
     from dormouse.train.state import load_weights
 
     small, wide = Dormouse(runs.config().model), Dormouse(runs.config(d_ffn=64).model)
-    with pytest.raises(CheckpointError, match=r"experts\.down_U has shape \[4, 32, 4\], the model's is \[4, 64, 4\]"):
+    with pytest.raises(
+        CheckpointError, match=r"experts\.bank\.down_U has shape \[4, 32, 4\], the model's is \[4, 64, 4\]"
+    ):
         load_weights(wide, small.state_dict())
     missing = small.state_dict()
     del missing["norm.weight"]

@@ -1,0 +1,85 @@
+"""In which number format a forward pass sees the factors of a spectral layer or of a bank of them.
+
+The parameters stay masters in full precision; a forward multiplies with their rounded values and the gradient goes
+straight through. A part of a layer (an expert of a bank; a plain layer has one) that fell back is seen as it is. The
+flags of fallen-back parts belong to the training state, not to the weights: a checkpoint's weights do not depend on
+the format they were trained under.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dormouse.model.roles import Role, named_roles
+from dormouse.quant import FORMATS, fake_quant
+
+DEFAULT_GROUP = 32
+
+
+class FactorFormat(nn.Module):
+    """Number format of one layer's factors, with the parts that fell back to fp32."""
+
+    fell_back: Tensor  # [parts] bool
+
+    def __init__(self, name: str = "fp32", group: int = DEFAULT_GROUP, *, parts: int | None = None) -> None:
+        """Create the format of a layer.
+
+        Args:
+            name: a key of `dormouse.quant.FORMATS`.
+            group: consecutive numbers of a factor's row that share a scale; 0 = the whole row.
+            parts: leading dimension of stacked factors ``[parts, m, r]``; None for single ones ``[m, r]``.
+
+        Raises:
+            ValueError: unknown format or negative group.
+        """
+        super().__init__()
+        if name not in FORMATS:
+            raise ValueError(f"weight_format = {name!r}: no such number format; there are {', '.join(FORMATS)}")
+        if group < 0:
+            raise ValueError(f"format_group = {group}: must be 0 (the whole row) or more")
+        self.name, self.group, self.parts = name, group, parts
+        self.register_buffer("fell_back", torch.zeros(parts or 1, dtype=torch.bool), persistent=False)
+
+    def forward(self, factor: Tensor) -> Tensor:
+        """What a forward multiplies with: ``factor`` itself in fp32, else its rounded values where not fallen back."""
+        if self.name == "fp32":
+            return factor
+        rounded = fake_quant(factor, self.name, self.group)
+        flags = self.fell_back if self.parts is None else self.fell_back.view(-1, 1, 1)
+        return torch.where(flags, factor, rounded)
+
+    def extra_repr(self) -> str:
+        """Name and group, for a printed model."""
+        return f"{self.name}, group={self.group}"
+
+
+@dataclass(frozen=True)
+class FormattedLayer:
+    """A module whose factors a forward sees in a number format."""
+
+    name: str
+    format: FactorFormat
+    factors: dict[str, nn.Parameter]
+    """Masters by attribute name: ``[m, r]``, or ``[parts, m, r]`` in a bank."""
+
+    def stacked(self, factor: str) -> Tensor:
+        """Master as ``[parts, m, r]``, outside the autograd graph."""
+        master = self.factors[factor].detach()
+        return master if self.format.parts is not None else master.unsqueeze(0)
+
+    def effective(self, factor: str) -> Tensor:
+        """What a forward sees, ``[parts, m, r]``, outside the autograd graph."""
+        seen = self.format(self.factors[factor].detach())
+        return seen if self.format.parts is not None else seen.unsqueeze(0)
+
+
+def formatted_layers(model: nn.Module) -> list[FormattedLayer]:
+    """Every spectral layer and bank of ``model``, in the order of its modules."""
+    found = []
+    for name, module in model.named_modules():
+        own = vars(module).get("_modules", {}).get("weight_format")
+        if isinstance(own, FactorFormat):
+            factors = {key: p for key, p, role in named_roles(module) if role is Role.FACTOR}
+            found.append(FormattedLayer(name, own, factors))
+    return found
