@@ -5,7 +5,9 @@
     python tools/run_arms.py experiments/0004-format-ladder --list     # what is done and what is left
     python tools/run_arms.py experiments/0004-format-ladder --arms fp32 fp4 --seeds 0
 
-The plan names a preset, the number of steps, the seeds, settings that all arms share, and the settings of each arm.
+The plan names a preset, the number of steps, the seeds, settings that all arms share, and the settings of each arm. An
+arm that the program has no setting for names a variant instead, `variant:NAME`: a context manager in the folder's
+variants.py, entered around the run.
 Seeds go first: after any interruption every arm has the same number of runs, give or take one. A run that has its line
 is not made again; a line whose settings are not the plan's is refused. Run directories go to runs/ and are removed.
 """
@@ -16,8 +18,11 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 from dormouse.cli.main import main as dormouse
 from dormouse.errors import ConfigError, DormouseError
@@ -25,6 +30,7 @@ from dormouse.store.metrics import read_metrics
 from dormouse.store.rundir import RunDir
 
 ROOT = Path(__file__).resolve().parents[1]
+VARIANT = "variant:"
 COLUMNS = (
     *("arm", "changes", "seed", "steps", "trained_bytes", "parameters", "bpb", "seconds", "tsct", "master_error"),
     *("effective_error", "scored_bytes", "held_out_sha256", "train_sha256", "commit", "changed_tree", "torch", "cpu"),
@@ -70,7 +76,9 @@ def main(arguments: list[str] | None = None) -> int:
         left = [trial for trial in wanted if (trial.arm, trial.seed) not in done]
         print(f"{len(wanted) - len(left)} of {len(wanted)} runs are done", flush=True)
         for trial in [] if options.list else left:
-            row = run(plan, trial, options.runs / f"{options.folder.resolve().name}-{trial.arm}-{trial.seed}")
+            row = run(
+                plan, trial, options.folder, options.runs / f"{options.folder.resolve().name}-{trial.arm}-{trial.seed}"
+            )
             append(results, row)
             print(f"{trial.arm:>16} seed {trial.seed}: {row['bpb']} BPB, {row['seconds']} s, {row['tsct']}", flush=True)
     except DormouseError as error:
@@ -117,9 +125,9 @@ def finished(results: Path, plan: Plan) -> set[tuple[str, int]]:
     return {(row["arm"], int(row["seed"])) for row in rows}
 
 
-def run(plan: Plan, trial: Trial, place: Path) -> dict:
+def run(plan: Plan, trial: Trial, folder: Path, place: Path) -> dict:
     """Train one arm with one seed and read its figures; raises `ConfigError` if the program refused."""
-    settings = [part for change in trial.changes for part in ("--set", change)]
+    settings = [part for change in trial.changes if not change.startswith(VARIANT) for part in ("--set", change)]
     fixed = [
         "--preset",
         plan.preset,
@@ -131,12 +139,25 @@ def run(plan: Plan, trial: Trial, place: Path) -> dict:
         str(trial.seed),
     ]
     shutil.rmtree(place, ignore_errors=True)
-    code = dormouse(["train", *fixed, *settings, "--out", str(place), "--quiet", "--sample-bytes", "0"])
+    with ExitStack() as stack:
+        for name in [change.removeprefix(VARIANT) for change in trial.changes if change.startswith(VARIANT)]:
+            stack.enter_context(getattr(load_variants(folder), name)())
+        code = dormouse(["train", *fixed, *settings, "--out", str(place), "--quiet", "--sample-bytes", "0"])
     if code:
         raise ConfigError(f"arm {trial.arm}, seed {trial.seed}: training ended with exit code {code}")
     row = figures(RunDir.open(place), trial)
     shutil.rmtree(place)
     return row
+
+
+def load_variants(folder: Path) -> ModuleType:
+    """The module variants.py of an experiment's folder."""
+    spec = spec_from_file_location("variants", folder / "variants.py")
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{folder} has no variants.py, which one of its arms names.")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def figures(directory: RunDir, trial: Trial) -> dict:

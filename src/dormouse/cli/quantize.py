@@ -86,11 +86,20 @@ def _pack(
     save_packed(target, content, loaded.config.model, origin | {"format": fmt, "group": group, "tables": tables})
     after = scoring.evaluate(load_packed(target)[0], window)
     return {
-        **{"run": str(run), "checkpoint": loaded.checkpoint, "step": loaded.step, "file": str(target)},
-        **{"format": fmt, "group": group, "tables": tables, "trained_format": loaded.config.model.quant},
+        "run": str(run),
+        "checkpoint": loaded.checkpoint,
+        "step": loaded.step,
+        "file": str(target),
+        "format": fmt,
+        "group": group,
+        "tables": tables,
+        "trained_format": loaded.config.model.quant,
         **_size_facts(sizes),
-        **{"file_bytes": target.stat().st_size, "bpb_before": before.bpb, "bpb_after": after.bpb},
-        **{"scored_bytes": after.scored_bytes, "data_sha256": corpus.held_out_sha256},
+        "file_bytes": target.stat().st_size,
+        "bpb_before": before.bpb,
+        "bpb_after": after.bpb,
+        "scored_bytes": after.scored_bytes,
+        "data_sha256": corpus.held_out_sha256,
     }
 
 

@@ -16,21 +16,16 @@ _ROUTING = ("moe_topk", "moe_lb_coef", "moe_gate_scale")
 _MSA = ("msa_kb", "msa_q_heads", "msa_block_r", "msa_head_dim")
 
 
-def _has_factors(config: ModelConfig) -> bool:
-    return config.use_tsct and bool(config.tsct_parts)
-
-
 def _retracts(config: RunConfig) -> bool:
-    return _has_factors(config.model) and (config.train.retract_every > 0 or config.train.retract_when > 0)
+    return config.model.use_tsct and (config.train.retract_every > 0 or config.train.retract_when > 0)
 
 
 MODEL_READERS: tuple[tuple[tuple[str, ...], str, Callable[[ModelConfig], bool]], ...] = (
     (_ENGRAM, "use_engram = false", lambda c: c.use_engram),
     (_KDA, "use_kda = false", lambda c: c.use_kda),
-    (("rank", "tsct_parts"), "use_tsct = false", lambda c: c.use_tsct),
+    (("rank", "tsct_parts", "quant"), "use_tsct = false", lambda c: c.use_tsct),
     (("moe_renormalize",), "moe_topk = 0, and a full softmax sums to one", lambda c: c.moe_topk > 0),
     (_ROUTING, "n_experts = 1, and the gate of a single expert is always 1", lambda c: c.n_experts > 1),
-    (("quant",), "no layer is spectral", _has_factors),
     (("quant_group",), 'quant is "fp32", "bf16" or "fp16"', lambda c: c.quant not in ("fp32", "bf16", "fp16")),
     (("act_group",), 'act_quant = "none"', lambda c: c.act_quant != "none"),
     (("mhc_streams",), "use_mhc = false", lambda c: c.use_mhc),
@@ -49,8 +44,8 @@ TRAIN_READERS: tuple[tuple[tuple[str, ...], str, Callable[[RunConfig], bool]], .
     (("single_pass_fraction",), "max_iter = 1", lambda c: c.model.max_iter > 1),
     (("muon_lr",), 'optimizer = "adamw"', lambda c: c.train.optimizer == "muon"),
     (("table_lr",), "use_engram = false", lambda c: c.model.use_engram),
-    (("retract_when", "latch_every"), "no layer is spectral", lambda c: _has_factors(c.model)),
-    (("retract_every",), "no layer is spectral", lambda c: _has_factors(c.model)),
+    (("retract_when", "latch_every"), "use_tsct = false", lambda c: c.model.use_tsct),
+    (("retract_every",), "use_tsct = false", lambda c: c.model.use_tsct),
     (("retract_every",), "retract_when > 0 decides", lambda c: c.train.retract_when == 0),
     (("retraction",), "no factor is ever retracted", _retracts),
     (

@@ -21,8 +21,9 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, fmt: str, group: int, scale: float | Tensor | None) -> Tensor:
-        ctx.clips = scale is not None and number_format(fmt).kind != "ternary"
-        if ctx.clips:
+        ctx.clips = False
+        if scale is not None and number_format(fmt).kind != "ternary":
+            ctx.clips = True
             ctx.save_for_backward(saturates(x, fmt, group, scale))
         return round_to(x, fmt, group, scale)
 

@@ -62,7 +62,7 @@ def scales(x: Tensor, fmt: str, group: int) -> Tensor | None:
     f = _checked(x, fmt, group)
     if not f.scaled:
         return None
-    numbers = _by_group(_fp32(x), group, absent=math.nan)
+    numbers = _by_group(_fp32(x.detach()), group, absent=math.nan)
     finite = numbers.isfinite()
     magnitude = torch.where(finite, numbers.abs(), 0.0)
     largest = magnitude.amax(-1)

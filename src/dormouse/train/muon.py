@@ -52,12 +52,14 @@ class Muon:
         for (rows, columns), members in groups.items():
             updates = orthogonalise(torch.cat([m for _, m in members]))
             scale = max(1.0, rows / columns) ** 0.5
-            for (p, m), update in zip(members, updates.split([len(m) for _, m in members]), strict=True):
-                lr = self.lr * lr_scale
-                if p.weight_decay:
-                    p.parameter.mul_(1 - lr * p.weight_decay)
-                p.parameter.add_(update.reshape(p.parameter.shape), alpha=-lr * (scale if p.shape_scale else 1.0))
-                del m
+            for (p, _), update in zip(members, updates.split([len(m) for _, m in members]), strict=True):
+                self.move(p, update.reshape(p.parameter.shape), self.lr * lr_scale, scale if p.shape_scale else 1.0)
+
+    def move(self, p: MuonParameter, direction: Tensor, lr: float, scale: float) -> None:
+        """Decay one parameter and move it against an orthogonalised direction of its shape."""
+        if p.weight_decay:
+            p.parameter.mul_(1 - lr * p.weight_decay)
+        p.parameter.add_(direction, alpha=-lr * scale)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Momentum by parameter name."""

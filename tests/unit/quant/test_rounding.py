@@ -155,6 +155,24 @@ def test_the_ternary_scale_does_not_depend_on_the_order_of_the_numbers():
     assert torch.equal(scales(x, "ternary", 0), scales(x[:, order], "ternary", 0))
 
 
+@pytest.mark.parametrize(("fmt", "ties"), [("int8", np.arange(126) + 0.5), ("fp8", np.arange(17.0, 32.0, 2.0))])
+def test_ties_are_ties_under_any_scale(fmt, ties):
+    """A product with the rounded reciprocal of the scale would miss some of them."""
+    scale = torch.randint(2**15, 2**16, (500, 1), generator=torch.Generator().manual_seed(0)).float() / 2**20
+    x = torch.from_numpy(ties).float() * scale
+    expected = np.rint(ties) if fmt == "int8" else cast(ties, fmt)
+    assert torch.equal(encode(x, fmt, 0, scale).codes, torch.from_numpy(expected).float().expand(500, -1))
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_nothing_but_fake_quantisation_carries_a_gradient(fmt):
+    x = torch.ones(2, 5, requires_grad=True)
+    encoded = encode(x, fmt, 2)
+    given = scales(x, fmt, 2)
+    assert not any(t.requires_grad for t in (encoded.codes, decode(encoded), round_to(x, fmt, 2)))
+    assert given is None or not given.requires_grad
+
+
 def test_int8_maps_the_largest_number_to_127():
     x = torch.tensor([[3.0, -5.0, 1.0], [0.1, 0.2, 0.3]])
     assert encode(x, "int8", 0).codes.abs().amax(1).tolist() == [127, 127]
