@@ -142,6 +142,7 @@ def damaged(fmt, **changes):
         ("fp4", {"scales": torch.ones(3, 3)}, "scales are torch.float32 \\(3, 3\\)"),
         ("fp4", {"scales": torch.ones(3, 2).bfloat16()}, "scales are torch.bfloat16"),
         ("fp4", {"scales": torch.zeros(3, 2)}, "not all positive"),
+        ("fp4", {"scales": torch.tensor([[1.0, 1.0], [torch.inf, 1.0], [1.0, 1.0]])}, "not all positive and finite"),
         ("fp4", {"scales": None}, "scales are missing"),
         ("bf16", {"scales": torch.ones(3, 2)}, "scales are there"),
         ("fp4", {"payload": None}, "payload"),

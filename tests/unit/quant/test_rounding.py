@@ -213,6 +213,16 @@ def test_finite_stays_finite(fmt, largest):
     assert round_to(half, fmt, 0).isfinite().all()
 
 
+@pytest.mark.parametrize("fmt", [*SCALED, "ternary"])
+def test_the_largest_scale_is_an_ordinary_one(fmt):
+    x = torch.tensor([torch.finfo(torch.float32).max])
+    given = scales(x, fmt, 0).item()
+    assert given == scale_oracle(given)
+    assert FORMATS[fmt].largest * given <= x.item() < FORMATS[fmt].largest * given * (1 + 2**-14)
+    once = round_to(x, fmt, 0)
+    assert torch.equal(once, round_to(once, fmt, 0))
+
+
 def test_a_scale_for_each_group_broadcasts():
     x = torch.tensor([[1.0, 2.0, 30.0, 40.0]])
     encoded = encode(x, "int4", 2, torch.tensor([0.5, 10.0]))
