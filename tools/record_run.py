@@ -22,7 +22,7 @@ from dormouse.store.rundir import RunDir
 
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 KIND = "training"
-OTHERS = ("peers", "generation")
+OTHERS = ("peers", "generation", "retraction")
 """Names that the programs in benchmarks/ write."""
 _EVALUATION = ("step", "trained_bytes", "bpb", "by_register")
 _RESULT = ("step", "bpb", "scored_bytes", "window_bytes", "total_steps", "trained_bytes", "seconds", "skipped")

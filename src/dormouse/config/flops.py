@@ -109,10 +109,10 @@ def spectral_factor_shapes(config: ModelConfig) -> dict[tuple[int, int], int]:
 
 
 def retraction_flops(config: ModelConfig, *, iters: int) -> int:
-    """One retraction of all factors with `iters` Newton-Schulz iterations.
+    """One retraction of all factors with `iters` Newton-Schulz iterations on the factors themselves.
 
     A factor [m, k] costs 2 k^2 m for the first Gram matrix and 4 k^2 m + 2 k^3 an iteration: 14 k^2 m + 6 k^3
-    at three.
+    at three. It is the original's arithmetic; `gram_retraction_flops` is what runs.
     """
     return sum(
         count * ((2 + 4 * iters) * k * k * m + 2 * iters * k**3)
@@ -120,8 +120,23 @@ def retraction_flops(config: ModelConfig, *, iters: int) -> int:
     )
 
 
+def gram_retraction_flops(config: ModelConfig, *, iters: int) -> int:
+    """One retraction of all factors in Gram space: two products with the long side, the rest k x k.
+
+    A factor [m, k] costs 4 k^2 m, a square of 2 k^3 an iteration and three more k x k products between two.
+    """
+    return sum(
+        count * (4 * k * k * m + (2 * iters + 6 * (iters - 1)) * k**3)
+        for (m, k), count in spectral_factor_shapes(config).items()
+    )
+
+
 def retraction_flops_per_step(model: ModelConfig, train: TrainConfig) -> int:
-    """Operations that retraction adds to a step, averaged over `retract_every` steps (0 when it is off)."""
-    if train.retract_every == 0:
+    """Operations that the polar retraction adds to a step, averaged over `retract_every` steps (0 when it is off).
+
+    With `retract_when` the cadence follows the learning rate; then the figure is that of a step that retracts.
+    """
+    if train.retract_every == 0 and train.retract_when == 0:
         return 0
-    return round(retraction_flops(model, iters=train.retract_iters) / train.retract_every)
+    each = gram_retraction_flops(model, iters=train.retract_iters)
+    return each if train.retract_when else round(each / train.retract_every)

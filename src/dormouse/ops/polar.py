@@ -36,20 +36,34 @@ def polar(X: Tensor, iters: int) -> Tensor:
     # Inside the basin the iteration converges as it is: dividing would throw healthy singular values away from 1.
     scale = torch.where((norm > 0.75) & (norm < BASIN * 0.98), 1 / largest.clamp(min=1e-37), bound)
     scale = torch.where(largest > 0, scale, torch.ones_like(scale))
-    return (unit / scale) @ _polynomial(gram / scale.square(), iters)
+    return (unit / scale) @ polynomial(gram / scale.square(), iters)
 
 
-def _polynomial(gram: Tensor, iters: int) -> Tensor:
-    """The matrix that ``iters`` steps multiply X with, from its Gram matrix."""
+def polynomial(gram: Tensor, iters: int) -> Tensor:
+    """The matrix ``[..., r, r]`` that ``iters >= 1`` steps multiply X with, from its Gram matrix ``X^T X``."""
     a, b, c = COEFFICIENTS
-    eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    total = None
+    total = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     for step in range(iters):
-        p = a * eye + b * gram + c * (gram @ gram)
-        total = p if total is None else total @ p
+        p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c) if gram.ndim == 3 else b * gram + c * (gram @ gram)
+        p.diagonal(dim1=-2, dim2=-1).add_(a)
+        total = p if step == 0 else total @ p
         if step + 1 < iters:
             gram = p @ gram @ p
-    return eye.expand_as(gram) if total is None else total
+    return total
+
+
+def polar_direct(X: Tensor, iters: int) -> Tensor:
+    """The same iteration on X itself, ``X <- X (1.875 I - 1.25 X^T X + 0.375 (X^T X)^2)``: the slow form.
+
+    Args:
+        X: ``[..., m, r]`` with ``m >= r`` and singular values in the basin; nothing is scaled.
+        iters: Newton-Schulz steps.
+    """
+    a, b, c = COEFFICIENTS
+    for _ in range(iters):
+        gram = X.transpose(-1, -2) @ X
+        X = a * X + X @ (b * gram + c * (gram @ gram))
+    return X
 
 
 def polar_reference(X: Tensor) -> Tensor:

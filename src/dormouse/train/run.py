@@ -21,6 +21,7 @@ from dormouse.data.stream import TrainStream
 from dormouse.data.window import EvalWindow
 from dormouse.errors import ConfigError
 from dormouse.model.lm import Dormouse
+from dormouse.ops.retraction import Method
 from dormouse.store.metrics import MetricsWriter
 from dormouse.store.provenance import provenance
 from dormouse.store.rundir import RunDir
@@ -152,14 +153,16 @@ def assemble(prepared: Prepared, directory: RunDir, options: Options) -> Run:
         corpus=corpus,
         schedule=prepared.schedule,
         cadence=Cadence.from_config(train),
-        settings=StepSettings.from_config(config, partial(_retract, iters=train.retract_iters)),
+        settings=StepSettings.from_config(
+            config, partial(_retract, iters=train.retract_iters, method=train.retraction)
+        ),
         metrics=MetricsWriter(directory.metrics),
         options=options,
     )
 
 
-def _retract(model: nn.Module, *, iters: int) -> None:
-    retract(factors(model), iters=iters)
+def _retract(model: nn.Module, *, iters: int, method: Method) -> None:
+    retract(factors(model), iters=iters, method=method)
 
 
 def record(run: Run, prepared: Prepared) -> dict:
