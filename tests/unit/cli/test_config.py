@@ -42,7 +42,7 @@ def test_show_ends_with_what_a_byte_and_a_retraction_cost():
     kda = 2 * (4 * d * d + d * d + 2 * d * r + d * 12) + 7 * 12 * 64**2
     passes = 4 * (4 * d * 8 + kda + 2 * d + 2 * d * d + 3 * 4 * r * (d + f))
     forward = passes + 4 * 3 * 32 * d + 2 * r * (d + d) + 2 * r * (d + 256)
-    retraction = sum(n * (14 * r * r * m + 6 * r**3) for m, n in ((768, 9), (2048, 6), (256, 1)))
+    retraction = sum(n * (4 * r * r * m + 18 * r**3) for m, n in ((768, 9), (2048, 6), (256, 1)))
     sets = ("--set", "retract_iters=3", "--set", "retract_every=2")
     text = " ".join(run("show", "small", *sets).split())
     assert text.endswith(f"{forward:,} FLOPs a byte of a forward (all passes, built parts), "
