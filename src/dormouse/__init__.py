@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dormouse.model.spectral import SpectralLinear
     from dormouse.train.load import load_run
     from dormouse.train.packed import load_packed
+    from dormouse.train.retract import retract
 
 __version__ = "0.1.0"
 
@@ -28,6 +29,7 @@ _HOME = {
     "TsctExperts": "dormouse.model.experts",
     "load_packed": "dormouse.train.packed",
     "load_run": "dormouse.train.load",
+    "retract": "dormouse.train.retract",
 }
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "load_packed",
     "load_preset",
     "load_run",
+    "retract",
 ]
 
 

@@ -8,13 +8,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from dormouse.model.factor_format import formatted_layers
 from dormouse.ops.polar import orthogonality_error
 from dormouse.ops.retraction import Method, retract_stacks
 
 
-def retract(factors: Sequence[nn.Parameter], *, iters: int = 1, method: Method = "polar") -> None:
-    """Replace each factor ``[..., m, r]`` by one with orthonormal columns, in place; see `retract_stacks`."""
-    retract_stacks([_stacked(factor) for factor in factors], method=method, iters=iters)
+def retract(model: nn.Module, *, iters: int = 1, method: Method = "polar") -> None:
+    """Make every factor of every spectral layer and bank in any model orthonormal again, in place.
+
+    For use after the optimiser's step. `iters` is the number of Newton-Schulz steps of ``polar``; one is enough for
+    factors that were orthonormal a step ago. See `dormouse.ops.retraction`.
+    """
+    factors = [p for layer in formatted_layers(model) for p in layer.factors.values()]
+    retract_stacks([_stacked(p) for p in factors], method=method, iters=iters)
 
 
 @torch.no_grad()

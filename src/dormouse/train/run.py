@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import nn
 
 from dormouse.config.flops import full_pass_cost
 from dormouse.config.schema import ModelConfig, RunConfig
@@ -21,7 +20,6 @@ from dormouse.data.stream import TrainStream
 from dormouse.data.window import EvalWindow
 from dormouse.errors import ConfigError
 from dormouse.model.lm import Dormouse
-from dormouse.ops.retraction import Method
 from dormouse.store.metrics import MetricsWriter
 from dormouse.store.provenance import provenance
 from dormouse.store.rundir import RunDir
@@ -32,7 +30,7 @@ from dormouse.train.machine import keep_large_blocks, pick_device, seed_everythi
 from dormouse.train.optim import build_optimizer
 from dormouse.train.retract import retract
 from dormouse.train.schedule import Schedule
-from dormouse.train.state import Progress, TrainState, factors
+from dormouse.train.state import Progress, TrainState
 from dormouse.train.step import StepSettings
 from dormouse.train.tally import Tally
 
@@ -153,16 +151,10 @@ def assemble(prepared: Prepared, directory: RunDir, options: Options) -> Run:
         corpus=corpus,
         schedule=prepared.schedule,
         cadence=Cadence.from_config(train),
-        settings=StepSettings.from_config(
-            config, partial(_retract, iters=train.retract_iters, method=train.retraction)
-        ),
+        settings=StepSettings.from_config(config, partial(retract, iters=train.retract_iters, method=train.retraction)),
         metrics=MetricsWriter(directory.metrics),
         options=options,
     )
-
-
-def _retract(model: nn.Module, *, iters: int, method: Method) -> None:
-    retract(factors(model), iters=iters, method=method)
 
 
 def record(run: Run, prepared: Prepared) -> dict:

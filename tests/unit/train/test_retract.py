@@ -1,8 +1,12 @@
 """Retraction of a whole model: every factor, in place, as the run's own loop calls it."""
 
+import copy
+
 import pytest
 import torch
+from torch import nn
 
+from dormouse import ExpertBank, SpectralLinear
 from dormouse.config.load import load_preset
 from dormouse.model.lm import Dormouse
 from dormouse.ops.polar import orthogonality_error
@@ -29,11 +33,28 @@ def test_every_drifted_factor_becomes_its_polar_factor(model):
             U, _, Vh = torch.linalg.svd(p.double(), full_matrices=False)
             expected[name] = (U @ Vh).float()
     drift = largest_error(factors(model)).item()
-    retract(factors(model), iters=2)
+    retract(model, iters=2)
     assert drift > 1e-3
     assert largest_error(factors(model)).item() < 1e-6
     for name, p in model.spectral_factors():
         torch.testing.assert_close(p.detach(), expected[name], atol=1e-5, rtol=0)
+
+
+def test_layers_in_a_strangers_model_are_retracted_and_nothing_else_is_touched():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(8, 8), SpectralLinear(8, 8, 4), ExpertBank(d_model=8, d_ffn=16, n_experts=3, rank=4)
+    )
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.02 * torch.randn_like(p))
+    before = copy.deepcopy(model)
+    retract(model, iters=2)
+    for (name, now), (_, then) in zip(model.named_parameters(), before.named_parameters(), strict=True):
+        if name.endswith(("U", "V")):
+            assert orthogonality_error(now.detach()).max() < 1e-6
+        else:
+            assert torch.equal(now, then)
 
 
 def test_the_largest_error_is_that_of_the_worst_matrix(model):
