@@ -10,7 +10,15 @@ from dormouse.config.problems import shown
 from dormouse.config.schema import SECTIONS, ModelConfig, RunConfig, TrainConfig
 from dormouse.config.section import Section
 
-_ENGRAM = ("engram_rows", "engram_orders", "engram_dim", "engram_lam_max", "engram_dense_half", "engram_hash")
+_ENGRAM = (
+    "engram_rows",
+    "engram_orders",
+    "engram_dim",
+    "engram_lam_max",
+    "engram_dense_half",
+    "engram_hash",
+    "engram_dropout",
+)
 _KDA = ("kda_conv_width", "kda_decay_rank", "kda_gate_rank")
 _ROUTING = ("moe_topk", "moe_lb_coef", "moe_gate_scale")
 _MSA = ("msa_kb", "msa_q_heads", "msa_block_r", "msa_head_dim")
