@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Write the results table of README.md from the figures in the repository.
+"""Write the results tables of README.md and benchmarks/README.md from the figures in the repository.
 
-    python tools/readme_table.py            # rewrite the table between its two markers
-    python tools/readme_table.py --check    # change nothing; exit code 1 if the table is out of date
+    python tools/readme_table.py            # rewrite the tables between their markers
+    python tools/readme_table.py --check    # change nothing; exit code 1 if one is out of date
 
 A row exists when its file exists: the packaged yardsticks of the built-in corpus, and whatever lies in
 benchmarks/results/ and says what it is (`"benchmark": "training"`, `"peers"` or `"generation"`). Each row links
@@ -22,7 +22,10 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 ANCHORS = ROOT / "src" / "dormouse" / "lab" / "anchors" / "shelf.json"
+BENCHMARKS = ROOT / "benchmarks" / "README.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+MARKS_BYTES = (1_000_000, 2_000_000, 4_000_000, 8_000_000)
+"""Where the table of BPB against bytes looks at a curve: the first score at or after each."""
 PEER_MINUTES = 4
 SHOWN_ANCHORS = ("order-0", "Kneser-Ney 4-gram", "Kneser-Ney 5-gram", "Kneser-Ney 8-gram", "gzip -9", "xz -9e")
 
@@ -48,23 +51,38 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write the results table of README.md.")
     parser.add_argument("--check", action="store_true", help="change nothing, fail if the table is out of date")
     options = parser.parse_args()
-    old = README.read_text(encoding="utf-8")
-    new = with_table(old)
-    if options.check:
-        if old != new:
-            print("README.md: the results table is out of date; run python tools/readme_table.py", file=sys.stderr)
-        return int(old != new)
-    README.write_text(new, encoding="utf-8")
-    return 0
+    stale = 0
+    for page, fresh in ((README, table()), (BENCHMARKS, curve_table())):
+        old = page.read_text(encoding="utf-8")
+        new = with_table(old, fresh)
+        if options.check and old != new:
+            print(f"{page.relative_to(ROOT)} is out of date; run python tools/readme_table.py", file=sys.stderr)
+            stale = 1
+        elif not options.check:
+            page.write_text(new, encoding="utf-8")
+    return stale
 
 
-def with_table(text: str) -> str:
-    """The README with a fresh table between its markers; raises `ValueError` if a marker is missing."""
+def with_table(text: str, fresh: str) -> str:
+    """The page with a fresh table between its markers; raises `ValueError` if a marker is missing."""
     before, _, rest = text.partition(BEGIN)
     _, marker, after = rest.partition(END)
     if not marker:
-        raise ValueError(f"README.md needs the two markers {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+        raise ValueError(f"the page needs the two markers {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{fresh}\n{END}{after}"
+
+
+def curve_table() -> str:
+    """BPB against bytes read, of every network in its longest run of the comparison."""
+    runs = json.loads((RESULTS / "peers.json").read_text(encoding="utf-8"))["runs"]
+    longest = max(run["minutes"] for run in runs)
+    head = ["network", *(f"{mark / 1e6:g} MB" for mark in MARKS_BYTES), f"after {longest:g} minutes", "bytes read"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for run in sorted((run for run in runs if run["minutes"] == longest), key=lambda run: run["bpb"]):
+        marks = [next((f"{p['bpb']:.3f}" for p in run["curve"] if p["bytes"] >= mark), "-") for mark in MARKS_BYTES]
+        score, read = f"{run['bpb']:.3f}", f"{run['trained_bytes']:,}"
+        lines.append(f"| {' | '.join([run['model'], *marks, score, read])} |")
+    return "\n".join(lines)
 
 
 def table() -> str:
