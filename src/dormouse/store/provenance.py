@@ -18,7 +18,7 @@ def provenance(*, device: str = "cpu", threads: int | None = None) -> dict:
 
     `commit` and `dirty` are None when the package does not run from a checkout.
     """
-    commit, dirty = _checkout()
+    commit, dirty = checkout()
     return {
         "commit": commit,
         "dirty": dirty,
@@ -39,15 +39,18 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _checkout() -> tuple[str | None, bool | None]:
-    """Commit of the checkout this package runs from, and whether tracked files differ from it."""
-    root = Path(__file__).resolve().parents[3]
+_RESULTS = (":(exclude)benchmarks/results", ":(exclude,glob)experiments/*/runs.csv")
+"""Files that a measurement itself writes: a series of runs would otherwise call its second run changed."""
+
+
+def checkout(root: Path = Path(__file__).resolve().parents[3]) -> tuple[str | None, bool | None]:
+    """Commit of the checkout this package runs from, and whether tracked files other than results differ from it."""
     if not (root / ".git").exists():
         return None, None
     commit = _git(root, "rev-parse", "HEAD")
     if commit is None:
         return None, None
-    return commit, bool(_git(root, "status", "--porcelain", "--untracked-files=no"))
+    return commit, bool(_git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", *_RESULTS))
 
 
 def _git(root: Path, *arguments: str) -> str | None:
