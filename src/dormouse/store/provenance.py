@@ -39,11 +39,12 @@ def _version(name: str) -> str | None:
         return None
 
 
+_ROOT = Path(__file__).resolve().parents[3]
 _RESULTS = (":(exclude)benchmarks/results", ":(exclude,glob)experiments/*/runs.csv")
 """Files that a measurement itself writes: a series of runs would otherwise call its second run changed."""
 
 
-def checkout(root: Path = Path(__file__).resolve().parents[3]) -> tuple[str | None, bool | None]:
+def checkout(root: Path = _ROOT) -> tuple[str | None, bool | None]:
     """Commit of the checkout this package runs from, and whether tracked files other than results differ from it."""
     if not (root / ".git").exists():
         return None, None
