@@ -9,6 +9,8 @@ float64): two products touch the long side, whatever the number of steps.
 import torch
 from torch import Tensor
 
+from dormouse.ops.precision import widened, without_autocast
+
 COEFFICIENTS = (1.875, -1.25, 0.375)
 BASIN = (7 / 3) ** 0.5
 
@@ -17,15 +19,23 @@ def polar(X: Tensor, iters: int) -> Tensor:
     """Orthonormalise the columns of a stack of tall matrices.
 
     Args:
-        X: ``[..., m, r]`` with ``m >= r`` (wide matrices are orthonormalised by rows).
+        X: ``[..., m, r]`` with ``m >= r`` (wide matrices are orthonormalised by rows). Narrow dtypes are computed in
+            fp32: a Gram matrix overflows fp16 at entries of 9.3 in a column of 768.
         iters: Newton-Schulz steps. Matrices whose spectral norm may exceed the basin are scaled down first by an upper
             bound of it; those inside are left alone, so that a retraction of healthy factors is scale-exact.
 
     Returns:
-        ``[..., m, r]``. Zero matrices stay zero. The error that is left is for `orthogonality_error` to report.
+        ``[..., m, r]`` in the dtype of X. Zero matrices stay zero. The error that is left is for `orthogonality_error`
+        to report.
     """
     if X.shape[-2] < X.shape[-1]:
         return polar(X.transpose(-1, -2), iters).transpose(-1, -2)
+    with without_autocast(X):
+        return _polar(widened(X)[0], iters).to(X.dtype)
+
+
+def _polar(X: Tensor, iters: int) -> Tensor:
+    """Of tall matrices in fp32 or float64."""
     largest = X.abs().amax((-2, -1), keepdim=True)
     unit = X / torch.where(largest > 0, largest, torch.ones_like(largest))
     gram = unit.transpose(-1, -2) @ unit
@@ -73,9 +83,19 @@ def polar_reference(X: Tensor) -> Tensor:
 
 
 def orthogonality_error(X: Tensor) -> Tensor:
-    """``||X^T X - I||_F / r`` of each matrix of a stack ``[..., m, r]`` with ``m >= r``: shape ``[...]``."""
+    """``||X^T X - I||_F / r`` of each matrix of a stack ``[..., m, r]`` with ``m >= r``: shape ``[...]``.
+
+    Wide matrices are measured by rows, narrow dtypes in fp32. An orthonormal fp32 factor reads about 3e-8, the
+    rounding of its Gram matrix.
+    """
     if X.shape[-2] < X.shape[-1]:
         X = X.transpose(-1, -2)
-    gram = X.transpose(-1, -2) @ X
-    eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
-    return torch.linalg.matrix_norm(gram - eye) / X.shape[-1]
+    with without_autocast(X):
+        (X,) = widened(X)
+        return gram_error(X.transpose(-1, -2) @ X)
+
+
+def gram_error(gram: Tensor) -> Tensor:
+    """`orthogonality_error` of the matrices with these Gram matrices ``[..., r, r]``: shape ``[...]``."""
+    eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    return torch.linalg.matrix_norm(gram - eye) / gram.shape[-1]

@@ -10,26 +10,21 @@ from torch import Tensor, nn
 
 from dormouse.model.factor_format import formatted_layers
 from dormouse.ops.polar import orthogonality_error
-from dormouse.ops.retraction import Method, retract_stacks
+from dormouse.ops.retraction import Method, RetractionErrors, largest, retract_stacks
 
 
-def retract(model: nn.Module, *, iters: int = 1, method: Method = "polar") -> None:
+def retract(model: nn.Module, *, iters: int = 1, method: Method = "polar", measure: bool = False) -> RetractionErrors:
     """Make every factor of every spectral layer and bank in any model orthonormal again, in place.
 
     For use after the optimiser's step. `iters` is the number of Newton-Schulz steps of ``polar``; one is enough for
-    factors that were orthonormal a step ago. See `dormouse.ops.retraction`.
+    factors that were orthonormal a step ago. The errors stand in the order of `formatted_layers` and of each layer's
+    factors; those that are left are there with `measure`. See `dormouse.ops.retraction`.
     """
-    factors = [p for layer in formatted_layers(model) for p in layer.factors.values()]
-    retract_stacks([_stacked(p) for p in factors], method=method, iters=iters)
+    factors = [p.detach() for layer in formatted_layers(model) for p in layer.factors.values()]
+    return retract_stacks(factors, method=method, iters=iters, measure=measure)
 
 
 @torch.no_grad()
 def largest_error(factors: Sequence[nn.Parameter]) -> Tensor:
     """Largest ``||X^T X - I||_F / r`` over all factors, a 0-d tensor on their device (0 without factors)."""
-    errors = [orthogonality_error(_stacked(f)).max() for f in factors]
-    return torch.stack(errors).max() if errors else torch.zeros(())
-
-
-def _stacked(factor: nn.Parameter) -> Tensor:
-    """The factor's own memory as ``[n, m, r]``."""
-    return factor.detach().view(-1, *factor.shape[-2:])
+    return largest([orthogonality_error(f) for f in factors])

@@ -65,6 +65,16 @@ def test_the_largest_error_is_that_of_the_worst_matrix(model):
     assert largest_error([]).item() == 0.0
 
 
+@pytest.mark.parametrize("method", ["polar", "qr", "cholesky_qr"])
+def test_the_errors_of_every_factor_are_reported(model, method):
+    with torch.no_grad():
+        factors(model)[2][1].mul_(1.1)
+    errors = retract(model, method=method, measure=True)
+    assert sum(len(e) for e in errors.before) == sum(p.shape[:-2].numel() for p in factors(model))
+    assert errors.largest_before.item() == pytest.approx(0.105, rel=1e-4)
+    assert errors.largest_after.item() == largest_error(factors(model)).item() < 1e-3
+
+
 @pytest.mark.parametrize(("every", "low", "high"), [(1, 0.0, 1e-6), (0, 1e-4, 1.0)])
 def test_a_run_keeps_its_factors_orthonormal_only_by_retracting(runs, every, low, high):
     run = runs.begin(runs.config(retract_every=every, steps=6))
