@@ -67,6 +67,7 @@ def evaluate(
         "data_sha256": corpus.held_out_sha256,
         "train_sha256": corpus.train_sha256,
         "by_register": result.by_register,
+        "tsct": loaded.tsct,
         "seconds": seconds,
         "bytes_per_second": result.scored_bytes / seconds,
     }
@@ -114,7 +115,8 @@ def _show(facts: dict, *, tail: bool) -> None:
 
     print(
         f"{facts['bpb']:.4f} bits per byte on {facts['scored_bytes']:,} bytes (window {facts['window_bytes']:,}) "
-        f"of {facts['data']}, sha256 {facts['data_sha256'][:16]}; {facts['checkpoint']} of {facts['run']}"
+        f"of {facts['data']}, sha256 {facts['data_sha256'][:16]}; "
+        f"{facts['checkpoint']} of {facts['run']}, {facts['tsct']}"
     )
     for name, bpb in (facts["by_register"] or {}).items():
         print(f"   {name:<12} {bpb:.4f}")

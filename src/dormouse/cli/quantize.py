@@ -9,6 +9,7 @@ import typer
 from dormouse.errors import ConfigError
 
 if TYPE_CHECKING:
+    from dormouse.model.lm import Dormouse
     from dormouse.train.packed import Sizes
 
 EXAMPLES = """Examples:
@@ -40,11 +41,15 @@ def quantize(
 ) -> None:
     """Pack a run's spectral factors into a number format, read them back, and score both on the run's window."""
     check_formats(format=fmt, tables=tables)
+    if group is not None and fmt in ("bf16", "fp16") and tables in (None, "bf16", "fp16"):
+        raise ConfigError(f"group = {group} with format = {fmt}: no number of it has a scale; leave --group out.")
     if group is not None and group < 0:
         raise ConfigError(f"group = {group}: no such share of a row; use 0 for the whole row, or 32.")
     if threads is not None and threads < 1:
         raise ConfigError(f"threads = {threads}: nothing would have run; use 1 or more.")
     target = out or run / "packed" / f"{fmt}.safetensors"
+    if target.is_dir() or (target.parent.exists() and not target.parent.is_dir()):
+        raise ConfigError(f"out = {target}: is not a place for a file; name one, for example {fmt}.safetensors.")
     if target.exists() and not overwrite:
         raise ConfigError(f"out = {target}: exists and would have been replaced; name another file, or --overwrite.")
     facts = _pack(run, fmt, group, tables, checkpoint, target, threads)
@@ -64,6 +69,17 @@ def check_formats(**asked: str | None) -> None:
             raise ConfigError(f"{key} = {name}: nothing would have been packed; there are {', '.join(known)}.{hint}")
 
 
+def check_parts(model: "Dormouse", tables: str | None) -> None:
+    """Raise `ConfigError` where there is nothing to pack."""
+    from dormouse.model.roles import Role, named_roles
+
+    roles = {role for _, _, role in named_roles(model)}
+    if Role.FACTOR not in roles:
+        raise ConfigError("format: the run has no spectral factors (use_tsct = false); nothing would have been packed.")
+    if tables is not None and Role.TABLE not in roles:
+        raise ConfigError(f"tables = {tables}: the run has no memory tables (use_engram = false); leave --tables out.")
+
+
 def _pack(
     run: Path, fmt: str, group: int | None, tables: str | None, checkpoint: str, target: Path, threads: int | None
 ) -> dict:
@@ -77,12 +93,18 @@ def _pack(
     set_threads(threads)
     keep_large_blocks()
     loaded = load_run(run, checkpoint=checkpoint, report=say)
+    check_parts(loaded.model, tables)
     group = loaded.config.model.quant_group if group is None else group
     corpus = held_out_of(loaded, None)
     window = make_window(corpus, loaded.config)
     content, sizes = pack_model(loaded.model, fmt, group, tables=tables)
     before = scoring.evaluate(loaded.model, window)
-    origin = {"run": run.name, "checkpoint": loaded.checkpoint, "step": loaded.step, "n_passes": loaded.model.n_passes}
+    origin = {
+        "run": run.resolve().name,
+        "checkpoint": loaded.checkpoint,
+        "step": loaded.step,
+        "n_passes": loaded.model.n_passes,
+    }
     save_packed(target, content, loaded.config.model, origin | {"format": fmt, "group": group, "tables": tables})
     after = scoring.evaluate(load_packed(target)[0], window)
     return {

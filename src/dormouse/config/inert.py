@@ -10,15 +10,7 @@ from dormouse.config.problems import shown
 from dormouse.config.schema import SECTIONS, ModelConfig, RunConfig, TrainConfig
 from dormouse.config.section import Section
 
-_ENGRAM = (
-    "engram_rows",
-    "engram_orders",
-    "engram_dim",
-    "engram_lam_max",
-    "engram_dense_half",
-    "engram_hash",
-    "engram_dropout",
-)
+_ENGRAM = ("engram_rows", "engram_orders", "engram_dim", "engram_lam_max", "engram_dense_half", "engram_hash")
 _KDA = ("kda_conv_width", "kda_decay_rank", "kda_gate_rank")
 _ROUTING = ("moe_topk", "moe_lb_coef", "moe_gate_scale")
 _MSA = ("msa_kb", "msa_q_heads", "msa_block_r", "msa_head_dim")
@@ -61,6 +53,7 @@ TRAIN_READERS: tuple[tuple[tuple[str, ...], str, Callable[[RunConfig], bool]], .
         'quant = "fp32", or the latch is off',
         lambda c: c.model.quant != "fp32" and c.train.latch_every > 0,
     ),
+    (("final_lr_fraction",), "decay_fraction = 0", lambda c: c.train.decay_fraction > 0),
     (("retract_iters",), "no factor is ever retracted", _retracts),
     (("retract_iters",), 'retraction is not "polar"', lambda c: c.train.retraction == "polar"),
 )

@@ -62,9 +62,6 @@ class ModelConfig(Section):
     engram_orders: tuple[int, ...] = Field((2, 3, 4), description="n-gram orders (bytes, the current one included)")
     engram_dim: int = Field(32, ge=1, description="numbers a row")
     engram_lam_max: float = Field(0.5, description="cap of the memory's share of its branch, in (0, 1]")
-    engram_dropout: float = Field(
-        0.0, ge=0, lt=1, description="share of the rows that training does not see, each order of each byte by itself"
-    )
     engram_dense_half: bool = Field(True, description="the branch's other share is a dense d x d projection")
     engram_hash: Literal["fnv1a64", "original"] = Field(
         "fnv1a64", description="standard FNV-1a, or the original's keys (basis with a digit missing)"

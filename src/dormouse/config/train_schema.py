@@ -49,7 +49,7 @@ class TrainConfig(Section):
     latch_ratio: float = Field(
         2.0,
         gt=1,
-        description="error at which a factor leaves its format, over what rounding does to an orthonormal one",
+        description="error at which a factor leaves its format, over what rounding does to one (1e-3 at least)",
     )
     eval_every: int = Field(250, ge=0, description="steps between two evaluations (0 = only at the end)")
     eval_batches: int = Field(10, ge=1, description="batches of the evaluation window")

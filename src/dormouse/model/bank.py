@@ -83,18 +83,28 @@ class ExpertBank(nn.Module):
         )
 
     @classmethod
-    def from_dense(cls, up: Tensor, down: Tensor, rank: Rank, **options: object) -> tuple["ExpertBank", TruncatedBank]:
+    def from_dense(
+        cls, up: Tensor, down: Tensor, rank: Rank, *, weight_format: str = "fp32", format_group: int = DEFAULT_GROUP
+    ) -> tuple["ExpertBank", TruncatedBank]:
         """The bank nearest to dense experts ``down_e SiLU(up_e x)``, and the errors of the truncation by expert.
 
         Args:
             up: weights ``[E, f, d]``.
             down: weights ``[E, d, f]``.
             rank: rank r, or ``full``, which reproduces the dense experts to rounding.
-            options: ``weight_format`` and ``format_group`` of the new bank.
+            weight_format: number format of the new bank's factors.
+            format_group: numbers of a factor's row that share a scale; 0 = the whole row.
         """
         (n_experts, d_ffn, d_model), found = up.shape, TruncatedBank(truncate(up, rank), truncate(down, rank))
         with torch.random.fork_rng(devices=[]):
-            bank = cls(d_model=d_model, d_ffn=d_ffn, n_experts=n_experts, rank=rank, **options)  # pyrefly: ignore
+            bank = cls(
+                d_model=d_model,
+                d_ffn=d_ffn,
+                n_experts=n_experts,
+                rank=rank,
+                weight_format=weight_format,
+                format_group=format_group,
+            )
         bank = bank.to(up.device, up.dtype)
         with torch.no_grad():
             for name, part in (("up", found.up), ("down", found.down)):

@@ -133,17 +133,17 @@ class ByteStep:
 
 
 class _ExpertStep:
-    """The expert bank on few rows: one row runs its experts directly, more go through the bank's dispatch."""
+    """The experts on few rows: one row runs its experts directly, more go through dispatch."""
 
-    def __init__(self, bank: TsctExperts | DenseExperts) -> None:
-        self.bank, self.factors = bank, bank.prepare()
+    def __init__(self, experts: TsctExperts | DenseExperts) -> None:
+        self.experts, self.factors = experts, experts.prepare()
 
     def __call__(self, x: Tensor, logits: Tensor) -> Tensor:
         """x [B, d], router logits [B, E]; returns [B, d]."""
-        bank, w = self.bank, self.factors
-        if len(x) > 1 or bank.router.top_k == 0 or w is None:
-            return bank(x, logits, factors=w)[0]
-        routing = bank.router(logits)
+        experts, w = self.experts, self.factors
+        if len(x) > 1 or experts.router.top_k == 0 or w is None:
+            return experts(x, logits, factors=w)[0]
+        routing = experts.router(logits)
         assert routing.ids is not None
         y = torch.zeros_like(x)
         for slot, e in enumerate(routing.ids[0].tolist()):

@@ -4,9 +4,6 @@ Rows of the last 2, 3, 4 (or other orders) bytes are looked up once a forward: t
 hidden state. Each pass opens the memory by a gate from the agreement of its query with the row's key,
 ``sigmoid(sign(s) sqrt(|s|))``, ``s = <RMSNorm(key), RMSNorm(query)> / sqrt(d)``. The read is mixed with a dense
 half under a hard cap: ``lam * read + (1 - lam) * W x`` with ``lam = min(w_mem, engram_lam_max)``.
-
-From the second epoch on every n-gram of the training text has its row, which held-out text does not grant. Dropping rows
-in training (each order of each byte by itself) keeps the rest of the model able to do without.
 """
 
 from dataclasses import dataclass
@@ -40,7 +37,6 @@ class Engram(nn.Module):
         """Create tables of ``engram_rows`` rows (rounded up to a power of two) for each order."""
         super().__init__()
         d, self.orders, self.hash_name = config.d_model, list(config.engram_orders), config.engram_hash
-        self.dropout = config.engram_dropout
         self.n_rows, self.lam_max = 1 << (config.engram_rows - 1).bit_length(), config.engram_lam_max
         width = len(self.orders) * config.engram_dim
         table = torch.randn(len(self.orders) * self.n_rows, config.engram_dim) * _ROW_STD
@@ -60,15 +56,9 @@ class Engram(nn.Module):
         """Read the tables for bytes ``[B, T]``; see `ngram_rows` for history and age."""
         rows, valid = ngram_rows(ids, history, age, orders=self.orders, n_rows=self.n_rows, hash_name=self.hash_name)
         offset = torch.arange(len(self.orders), device=ids.device) * self.n_rows
-        e = F.embedding(rows + offset, self.table, sparse=True) * self._kept(valid).unsqueeze(-1)
+        e = F.embedding(rows + offset, self.table, sparse=True) * valid.unsqueeze(-1)
         e = e.flatten(-2)
         return Memory(self.value(e), rms_norm(self.key(e), self.ones, _EPS))
-
-    def _kept(self, valid: Tensor) -> Tensor:
-        """Weights of the rows ``[B, T, orders]``: 0 where invalid; in training a share of them is dropped at random."""
-        if not self.training or self.dropout == 0:
-            return valid
-        return F.dropout(valid.to(self.table.dtype), self.dropout)
 
     def forward(self, memory: Memory, query: Tensor, x: Tensor, w_mem: Tensor) -> Tensor:
         """One pass's read.

@@ -1,9 +1,9 @@
 """In which number format a forward pass sees the factors of a spectral layer or of a bank of them.
 
 The parameters stay masters in full precision; a forward multiplies with their rounded values and the gradient goes
-straight through. A part of a layer (an expert of a bank; a plain layer has one) that fell back is seen as it is. The
-flags of fallen-back parts belong to the training state, not to the weights: a checkpoint's weights do not depend on
-the format they were trained under.
+straight through. A part of a layer (an expert of a bank; a plain layer has one) that fell back is seen as it is. Which
+parts did is no tensor: it belongs to the training state, not to the weights, so a checkpoint's weights do not depend on
+the format they were trained under, and nothing is lost where tensors are moved, replaced or made without numbers.
 """
 
 from dataclasses import dataclass
@@ -19,8 +19,6 @@ DEFAULT_GROUP = 32
 
 class FactorFormat(nn.Module):
     """Number format of one layer's factors, with the parts that fell back to fp32."""
-
-    fell_back: Tensor  # [parts] bool
 
     def __init__(self, name: str = "fp32", group: int = DEFAULT_GROUP, *, parts: int | None = None) -> None:
         """Create the format of a layer.
@@ -39,15 +37,25 @@ class FactorFormat(nn.Module):
         if group < 0:
             raise ValueError(f"format_group = {group}: must be 0 (the whole row) or more")
         self.name, self.group, self.parts = name, group, parts
-        self.register_buffer("fell_back", torch.zeros(parts or 1, dtype=torch.bool), persistent=False)
+        self.fell_back: set[int] = set()
+        """Parts that are seen in fp32."""
+
+    @property
+    def n_parts(self) -> int:
+        """Parts that may fall back one by one: experts of a bank, 1 for a plain layer."""
+        return self.parts or 1
 
     def forward(self, factor: Tensor) -> Tensor:
         """What a forward multiplies with: ``factor`` itself in fp32, else its rounded values where not fallen back."""
         if self.name == "fp32":
             return factor
+        if len(self.fell_back) == self.n_parts:
+            return factor
         rounded = fake_quant(factor, self.name, self.group)
-        flags = self.fell_back if self.parts is None else self.fell_back.view(-1, 1, 1)
-        return torch.where(flags, factor, rounded)
+        if not self.fell_back:
+            return rounded
+        flags = torch.tensor([part in self.fell_back for part in range(self.n_parts)], device=factor.device)
+        return torch.where(flags.view(-1, 1, 1), factor, rounded)
 
     def extra_repr(self) -> str:
         """Name and group, for a printed model."""

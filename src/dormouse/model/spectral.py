@@ -29,6 +29,8 @@ def orthonormal(*shape: int) -> Tensor:
 
 def possible_rank(rank: Rank, d_in: int, d_out: int) -> int:
     """The rank that is built: ``full`` and everything larger become ``min(d_in, d_out)``."""
+    if isinstance(rank, str) and rank != "full":
+        raise ValueError(f"rank = {rank!r}: must be a number or 'full'; there is no matrix of that rank")
     if rank != "full" and rank < 1:
         raise ValueError(f"rank = {rank}: must be 1 or more, or 'full'; the layer would have no parameters")
     return min(d_in, d_out) if rank == "full" else min(rank, d_in, d_out)
@@ -102,18 +104,33 @@ class SpectralLinear(nn.Module):
         return (self.V * self.s) @ self.U.T
 
     @classmethod
-    def from_dense(cls, dense: nn.Linear | Tensor, rank: Rank, **options: object) -> tuple["SpectralLinear", Truncated]:
+    def from_dense(
+        cls,
+        dense: nn.Linear | Tensor,
+        rank: Rank,
+        *,
+        weight_format: str = "fp32",
+        format_group: int = DEFAULT_GROUP,
+    ) -> tuple["SpectralLinear", Truncated]:
         """The layer nearest to a dense one, and the factors with the error of the truncation.
 
         Args:
             dense: a linear layer, whose bias is kept, or a weight ``[d_out, d_in]``.
             rank: rank r, or ``full``, which reproduces the dense layer to rounding.
-            options: ``weight_format`` and ``format_group`` of the new layer.
+            weight_format: number format of the new layer's factors.
+            format_group: numbers of a factor's row that share a scale; 0 = the whole row.
         """
         weight, bias = (dense.weight, dense.bias) if isinstance(dense, nn.Linear) else (dense, None)
         found = truncate(weight.detach(), rank)
         with torch.random.fork_rng(devices=[]):
-            layer = cls(weight.shape[1], weight.shape[0], rank, bias=bias is not None, **options)  # pyrefly: ignore
+            layer = cls(
+                weight.shape[1],
+                weight.shape[0],
+                rank,
+                bias=bias is not None,
+                weight_format=weight_format,
+                format_group=format_group,
+            )
         layer = layer.to(weight.device, weight.dtype)
         with torch.no_grad():
             layer.U.copy_(found.U)

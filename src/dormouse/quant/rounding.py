@@ -3,9 +3,10 @@
 Numbers of the last axis are taken in groups that share a scale; the last group may be shorter. The scale is the
 group's largest finite magnitude divided by the format's largest code (ternary: the mean magnitude), rounded to 16
 significant bits. No code has more than 7, so code times scale is exact in fp32, the largest code gives back the same
-scale, and rounding a second time changes nothing. A scale is at least the smallest normal fp32 number: groups of
-zeros or denormal numbers have codes near zero instead of 0/0, and a quotient is a division, never a product with a
-reciprocal that may be infinite. It is at most what keeps the largest value finite.
+scale, and rounding a second time changes nothing (in ternary the codes stay, their mean does not). A scale is at
+least the smallest normal fp32 number: groups of zeros or denormal numbers have codes near zero instead of 0/0, and a
+quotient is a division, never a product with a reciprocal that may be infinite. It is at most what keeps the largest
+value finite.
 
 Codes are rounded to nearest, ties to even. Finite numbers saturate. Infinities and NaN keep their places and take no
 part in their group's scale. All arithmetic is fp32, needs no value on the host, and is the same on every device;

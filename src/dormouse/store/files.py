@@ -17,11 +17,16 @@ _BLOCK = 1 << 20
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace `path` by `data`; the temporary file is named `.<name>.tmp`."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
     sync_folder(path.parent)
 
 

@@ -44,7 +44,7 @@ def finish(run: Run, display: Display, *, sample_bytes: int = SAMPLE_BYTES) -> R
     """Write weights.safetensors, a sample of `sample_bytes` (0: none) and the result; returns the result."""
     path = find_checkpoint(run.directory, "best", report=display.say)
     details = checkpoint.manifest(path)
-    model = load_model(run.config.model, path)
+    model, _ = load_model(run.config.model, path)
     _write_weights(model.state_dict(), run.directory.weights, run, details["step"])
     sample = _write_sample(model, run, details["step"], sample_bytes)
     result = Result(

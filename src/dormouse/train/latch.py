@@ -93,23 +93,29 @@ class Latch:
         """Continue from saved trips: the same parts are seen in fp32."""
         self.trips = [Trip(**trip) for trip in state["trips"]]
         for layer in formatted_layers(self.model):
-            layer.format.fell_back.zero_()
+            layer.format.fell_back.clear()
         apply_trips(self.model, self.trips)
 
     def line(self) -> str:
-        """`tsct=fp4`, with the number of parts that fell back if there are any: `tsct=fp4 latched=1/4`."""
-        layers = formatted_layers(self.model)
-        names = sorted({layer.format.name for layer in layers})
-        total = sum(len(layer.format.fell_back) for layer in layers)
-        latched = f" latched={len(self.trips)}/{total}" if self.trips else ""
-        return f"tsct={'+'.join(names) or 'none'}{latched}"
+        """What evaluation lines say of the number formats; see `tsct_line`."""
+        return tsct_line(self.model, self.trips)
 
 
 def apply_trips(model: nn.Module, trips: Sequence[Trip]) -> None:
-    """Let `model` see the tripped parts in fp32."""
+    """Let `model` see the tripped parts in fp32; those that are already are only known about."""
     layers = {layer.name: layer for layer in formatted_layers(model)}
     for trip in trips:
-        layers[trip.layer].format.fell_back[trip.part] = True
+        if trip.format != "fp32":
+            layers[trip.layer].format.fell_back.add(trip.part)
+
+
+def tsct_line(model: nn.Module, trips: Sequence[Trip]) -> str:
+    """`tsct=fp4 latched=1/4`: the format, parts that fell back, of all; in fp32 `tsct=fp32 alerts=1/4`."""
+    layers = formatted_layers(model)
+    names, total = sorted({layer.format.name for layer in layers}), sum(layer.format.n_parts for layer in layers)
+    latched, alerts = sum(len(layer.format.fell_back) for layer in layers), sum(t.format == "fp32" for t in trips)
+    counts = [f" {word}={n}/{total}" for word, n in (("latched", latched), ("alerts", alerts)) if n]
+    return f"tsct={'+'.join(names) or 'none'}{''.join(counts)}"
 
 
 def _read(layer: FormattedLayer, factor: str, ratio: float) -> Reading:

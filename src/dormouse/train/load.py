@@ -12,7 +12,7 @@ from dormouse.errors import CheckpointError
 from dormouse.model.lm import Dormouse
 from dormouse.store.checkpoint import Report, best, latest, load, manifest, steps
 from dormouse.store.rundir import RunDir
-from dormouse.train.latch import Trip, apply_trips
+from dormouse.train.latch import Trip, apply_trips, tsct_line
 from dormouse.train.resume import saved_config
 from dormouse.train.state import load_weights
 
@@ -29,6 +29,8 @@ class LoadedRun:
     """Name of the checkpoint folder."""
     bpb: float | None
     """Held-out score the run gave this checkpoint, if it gave one."""
+    tsct: str
+    """Number format of the factors, and parts that fell back: `tsct=fp4 latched=1/4`."""
     record: dict
     """Content of run.json."""
 
@@ -47,22 +49,24 @@ def load_run(path: str | Path, *, checkpoint: str = "best", report: Report = war
     directory = RunDir.open(Path(path))
     config = saved_config(directory)
     folder = find_checkpoint(directory, checkpoint, report=report)
-    model, details = load_model(config.model, folder), manifest(folder)
-    return LoadedRun(model, config, details["step"], folder.name, details.get("bpb"), directory.read_run())
+    (model, tsct), details = load_model(config.model, folder), manifest(folder)
+    return LoadedRun(model, config, details["step"], folder.name, details.get("bpb"), tsct, directory.read_run())
 
 
-def load_model(config: ModelConfig, folder: Path) -> Dormouse:
-    """The model of a checkpoint folder, in evaluation mode on the CPU, with the passes that were trained last.
+def load_model(config: ModelConfig, folder: Path) -> tuple[Dormouse, str]:
+    """The model of a checkpoint folder, as it was last trained, and its `tsct_line`.
 
-    No generator is touched.
+    In evaluation mode on the CPU, with the passes that were trained last and the parts that fell back. No generator is
+    touched.
     """
     state = load(folder)
     with torch.random.fork_rng(devices=[]):
         model = Dormouse(config)
     load_weights(model, state["model"])
-    apply_trips(model, [Trip(**trip) for trip in state["latch"]["trips"]])
+    trips = [Trip(**trip) for trip in state["latch"]["trips"]]
+    apply_trips(model, trips)
     model.n_passes = state["progress"].get("n_passes") or config.max_iter
-    return model.eval()
+    return model.eval(), tsct_line(model, trips)
 
 
 def find_checkpoint(directory: RunDir, wanted: str, *, report: Report | None = None) -> Path:

@@ -50,7 +50,7 @@ def pack_model(
         ValueError: unknown format or negative group.
     """
     layers = formatted_layers(model)
-    kept = tuple(layer.name for layer in layers if bool(layer.format.fell_back.any()))
+    kept = tuple(layer.name for layer in layers if layer.format.fell_back)
     formats: dict[str, str] = {}
     for name, _, role in named_roles(model):
         if role is Role.FACTOR and name.rpartition(".")[0] not in kept:

@@ -18,10 +18,10 @@ def retract(model: nn.Module, *, iters: int = 1, method: Method = "polar", measu
 
     For use after the optimiser's step. `iters` is the number of Newton-Schulz steps of ``polar``; one is enough for
     factors that were orthonormal a step ago. The errors stand in the order of `formatted_layers` and of each layer's
-    factors; those that are left are there with `measure`. See `dormouse.ops.retraction`.
+    factors, a shared factor once; those that are left are there with `measure`. See `dormouse.ops.retraction`.
     """
-    factors = [p.detach() for layer in formatted_layers(model) for p in layer.factors.values()]
-    return retract_stacks(factors, method=method, iters=iters, measure=measure)
+    factors = {id(p): p.detach() for layer in formatted_layers(model) for p in layer.factors.values()}
+    return retract_stacks(list(factors.values()), method=method, iters=iters, measure=measure)
 
 
 @torch.no_grad()

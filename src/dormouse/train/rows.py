@@ -38,6 +38,7 @@ def train_row(run: Run, reading: TallyReading, clock: Clock) -> dict:
         "trained_bytes": progress.trained_bytes,
         "epoch": run.stream.epoch(progress.step * train.grad_accum),
         "orthogonality_error": _orthogonality(run),
+        "orthogonality_drift": reading.drift,
         "bytes_per_second": clock.bytes_per_second(),
         "elapsed_seconds": clock.elapsed(),
         "seconds_left": clock.seconds_left(step=progress.step, total=progress.total_steps, minutes=train.minutes),

@@ -21,6 +21,7 @@ from dormouse.data.batch import Batch
 from dormouse.instruments.utilization import add_counts
 from dormouse.model.records import LoopOutput
 from dormouse.ops.balance import switch_term
+from dormouse.ops.retraction import RetractionErrors
 from dormouse.train.firewall import clip, global_norm, is_finite
 from dormouse.train.state import TrainState
 
@@ -41,13 +42,13 @@ class StepSettings:
     retract_when: float = 0.0
     factor_lr: float = 0.0
     """Peak learning rate of the spectral factors."""
-    retract: Callable[[nn.Module], object] = lambda model: None
-    """Makes the model's spectral factors orthonormal again."""
+    retract: Callable[[nn.Module], RetractionErrors] = lambda model: RetractionErrors(None, None)
+    """Makes the model's spectral factors orthonormal again and says how far off they were."""
     gradient_hook: Callable[[int, nn.Module], None] | None = None
     """Called with (step, model) between backward and clipping; tests change gradients there."""
 
     @classmethod
-    def from_config(cls, config: "RunConfig", retract: Callable[[nn.Module], object]) -> "StepSettings":
+    def from_config(cls, config: "RunConfig", retract: Callable[[nn.Module], RetractionErrors]) -> "StepSettings":
         """The settings of a run."""
         return cls(
             grad_clip=config.train.grad_clip,
@@ -114,14 +115,17 @@ def train_step(state: TrainState, batches: Sequence[Batch], *, lr_scale: float, 
 def _retract_if_due(state: TrainState, factor_rate: float, settings: StepSettings) -> None:
     """Retract by the number of steps, or by the learning rate that the factors have moved at since the last time."""
     progress = state.progress
+    progress.steps_since_retraction += 1
     progress.rate_since_retraction += factor_rate
     if settings.retract_when:
         due = progress.rate_since_retraction >= settings.retract_when
     else:
-        due = settings.retract_every > 0 and (progress.step + 1) % settings.retract_every == 0
+        due = 0 < settings.retract_every <= progress.steps_since_retraction
     if due:
-        settings.retract(state.model)
-        progress.rate_since_retraction = 0.0
+        before = settings.retract(state.model).largest_before
+        if before is not None:
+            state.tally.retracted(before)
+        progress.steps_since_retraction, progress.rate_since_retraction = 0, 0.0
 
 
 def forward_backward(state: TrainState, batches: Sequence[Batch], settings: StepSettings) -> tuple[Tensor, Tensor, int]:

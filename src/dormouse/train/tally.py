@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dormouse.instruments.utilization import Utilization, utilization
 
-_NAMES = ("nats", "aux", "steps", "scored", "norm", "largest_norm")
+_NAMES = ("nats", "aux", "steps", "scored", "norm", "largest_norm", "drift")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class TallyReading:
     """Global gradient norm of the last step before clipping; may be inf or NaN."""
     grad_norm_max: float
     """Largest such norm since the last reading (NaN if one was NaN)."""
+    drift: float
+    """Largest orthogonality error that a retraction met since the last reading; 0 when there was none."""
     utilization: Utilization | None
     """Use of the experts; None when nothing was routed."""
 
@@ -44,7 +46,7 @@ class Tally:
 
     def add(self, *, nats: Tensor, aux: Tensor, scored: int, norm: Tensor, finite: Tensor) -> None:
         """Count one step: summed nats, auxiliary term, scored bytes, gradient norm, whether it was finite."""
-        old_nats, old_aux, steps, old_scored, _, largest = self.sums.unbind()
+        old_nats, old_aux, steps, old_scored, _, largest, drift = self.sums.unbind()
         kind = self.sums.dtype
         good, norm = finite.to(kind), norm.to(kind)
         self.sums = torch.stack(
@@ -55,19 +57,25 @@ class Tally:
                 old_scored + scored * good,
                 norm,
                 torch.maximum(largest, norm),
+                drift,
             ]
         )
+
+    def retracted(self, error: Tensor) -> None:
+        """Count one retraction: the largest orthogonality error before it, a 0-d tensor."""
+        self.sums[-1] = torch.maximum(self.sums[-1], error.to(self.sums))
 
     def read(self) -> TallyReading:
         """One transfer to the host."""
         both = torch.cat([self.sums, self.counts.to(self.sums.dtype)]).cpu()
-        nats, aux, steps, scored, norm, largest = both[: len(_NAMES)].tolist()
+        nats, aux, steps, scored, norm, largest, drift = both[: len(_NAMES)].tolist()
         return TallyReading(
             ce=nats / scored if scored else None,
             aux=aux / steps if steps else 0.0,
             scored=int(scored),
             grad_norm=norm,
             grad_norm_max=largest,
+            drift=drift,
             utilization=utilization(both[len(_NAMES) :]),
         )
 

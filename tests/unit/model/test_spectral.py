@@ -82,12 +82,12 @@ def test_the_layer_has_the_dense_layers_dtype(dtype):
 def test_in_fp32_the_forward_is_the_plain_product_of_three_factors_to_the_bit():
     layer, x = SpectralLinear(24, 40, 8), torch.randn(7, 24)
     assert torch.equal(layer(x), ((x @ layer.U) * layer.s) @ layer.V.T)
-    factors, bank = (ExpertBank(d_model=8, d_ffn=16, n_experts=3, rank=4),) * 2
+    bank = ExpertBank(d_model=8, d_ffn=16, n_experts=3, rank=4)
     w = bank.prepare()
     for seen, master, scale in ((w.U1, bank.up_U, bank.up_s), (w.V2, bank.down_V, bank.down_s)):
         assert torch.equal(seen, master * scale.unsqueeze(1))
-    assert w.V1 is factors.up_V
-    assert w.U2 is factors.down_U
+    assert w.V1 is bank.up_V
+    assert w.U2 is bank.down_U
 
 
 def test_a_new_layer_keeps_the_mean_square_of_its_input():
@@ -100,7 +100,8 @@ def test_a_new_layer_keeps_the_mean_square_of_its_input():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"rank": 0}, {"rank": -3}, {"rank": 4, "weight_format": "fp5"}, {"rank": 4, "format_group": -1}]
+    "wrong",
+    [{"rank": 0}, {"rank": -3}, {"rank": "ful"}, {"rank": 4, "weight_format": "fp5"}, {"rank": 4, "format_group": -1}],
 )
 def test_impossible_layers_are_refused_with_field_and_value(wrong):
     key, value = list(wrong.items())[-1]

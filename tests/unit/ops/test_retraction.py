@@ -114,16 +114,16 @@ def test_a_copy_leaves_its_origin_alone(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("condition", [1e2, 1e4, 1e6])
+@pytest.mark.parametrize("condition", [1e2, 3e4, 1e6])
 def test_an_ill_conditioned_matrix_becomes_orthonormal_or_says_so(method, condition):
-    """From about 3e3 on the Gram matrix of an fp32 factor need not be positive definite in fp32."""
+    """At 3e4 the Gram matrix of an fp32 factor is not positive definite in fp32, and a shift is needed."""
     values = torch.logspace(0, -torch.tensor(condition).log10().item(), 32, dtype=torch.float64)
     X = drawn(1, 256, 32)[0] * values @ drawn(1, 32, 32, seed=1)[0]
     stack = torch.stack([X, drawn(1, 256, 32, high=1.01)[0]]).float()
     errors = retract_stacks([stack], method=method, iters=3, measure=True)
     assert stack.isfinite().all()
     assert errors.after[0][1] < 1e-6
-    solved = {"polar": 1, "cholesky_qr": 1e4, "qr": 1e6}[method]
+    solved = {"polar": 1, "cholesky_qr": 3e4, "qr": 1e6}[method]
     # Newton-Schulz lifts a small singular value 1.875 times a step: 1e-2 reaches 0.45 in six.
     assert (errors.after[0][0] < 1e-6) if condition <= solved else (errors.after[0][0] > 1e-3)
 

@@ -39,7 +39,7 @@ def bits(state):
 
 
 def step(tools, state, gradient):
-    settings = StepSettings(grad_clip=1.0, gradient_hook=inject(gradient), retract_every=1, retract=lambda model: None)
+    settings = StepSettings(grad_clip=1.0, gradient_hook=inject(gradient), retract_every=1)
     return train_step(state, [tools.batch([[1]], [[2]])], lr_scale=1.0, settings=settings)
 
 

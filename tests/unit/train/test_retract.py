@@ -1,6 +1,7 @@
 """Retraction of a whole model: every factor, in place, as the run's own loop calls it."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from dormouse import ExpertBank, SpectralLinear
 from dormouse.config.load import load_preset
 from dormouse.model.lm import Dormouse
 from dormouse.ops.polar import orthogonality_error
+from dormouse.ops.retraction import RetractionErrors
 from dormouse.train.retract import largest_error, retract
 from dormouse.train.state import factors
 
@@ -55,6 +57,89 @@ def test_layers_in_a_strangers_model_are_retracted_and_nothing_else_is_touched()
             assert orthogonality_error(now.detach()).max() < 1e-6
         else:
             assert torch.equal(now, then)
+
+
+def test_a_factor_that_two_layers_share_is_retracted_once():
+    torch.manual_seed(0)
+    model = nn.ModuleList([SpectralLinear(32, 32, 8), SpectralLinear(32, 32, 8)])
+    model[1].U = model[0].U
+    with torch.no_grad():
+        model[0].U.add_(0.02 * torch.randn(32, 8))
+    expected = torch.linalg.svd(model[0].U.detach().double(), full_matrices=False)
+    retract(model, iters=2)
+    torch.testing.assert_close(model[0].U.detach(), (expected.U @ expected.Vh).float(), rtol=0, atol=1e-5)
+
+
+def retracting_steps(runs, name, *settings, steps=8, **more):
+    """Numbers of the steps after which a run retracts, with a rate that is constant from the first step."""
+    run = runs.begin(runs.config("warmup_steps=0", "decay_fraction=0", *settings, steps=steps, **more), name)
+    seen = []
+
+    def note(model):
+        seen.append(run.state.progress.step + 1)
+        return RetractionErrors(None, None)
+
+    run.settings = replace(run.settings, retract=note)
+    runs.train(run)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (("retract_every=3",), [3, 6]),
+        (("retract_when=0.055", "muon_lr=0.02", "lr=1e-9"), [3, 6]),
+        (("retract_when=0.035", "muon_lr=0.01"), [4, 8]),
+        (("retract_when=0.055", "optimizer=adamw", "lr=0.02", "muon_lr=9"), [3, 6]),
+        (("retract_when=9",), []),
+    ],
+)
+def test_factors_are_retracted_by_steps_or_by_the_rate_they_moved_at(runs, settings, expected):
+    if "muon_lr=9" in settings:
+        settings = settings[:-1]
+    assert retracting_steps(runs, "run", *settings) == expected
+
+
+def test_a_skipped_step_moves_nothing_and_is_not_counted(runs):
+    run = runs.begin(runs.config("retract_every=3", steps=8))
+    seen = []
+
+    def spoil(step, model):
+        if step == 2:
+            next(model.parameters()).grad.fill_(float("nan"))
+
+    def note(model):
+        seen.append(run.state.progress.step + 1)
+        return RetractionErrors(None, None)
+
+    run.settings = replace(run.settings, gradient_hook=spoil, retract=note)
+    runs.train(run)
+    assert seen == [4, 7]
+
+
+@pytest.mark.parametrize("setting", ["retract_when=0.05", "retract_every=4"])
+def test_the_cadence_goes_on_after_a_resume(runs, setting):
+    config = runs.config(setting, "warmup_steps=0", "decay_fraction=0", steps=8)
+    runs.train(runs.begin(config, "whole"))
+    runs.train(runs.begin(config, "parts"), stop_at=5)
+    runs.train(runs.go_on(config, "parts"))
+    assert runs.content("parts", 8) == runs.content("whole", 8)
+
+
+def test_a_row_says_how_far_off_the_factors_were_before_and_after(runs):
+    run = runs.begin(runs.config(steps=2))
+
+    def disturb(step, model):
+        if step == 1:
+            with torch.no_grad():
+                model.loop.experts.bank.up_U[0] *= 1.05  # X^T X = 1.1025 I: 0.1025 * sqrt(4) / 4
+
+    run.settings = replace(run.settings, gradient_hook=disturb)
+    runs.train(run)
+    first, second = runs.rows("run", "train")
+    assert first["orthogonality_drift"] < 0.01
+    assert second["orthogonality_drift"] == pytest.approx(0.05125, rel=0.1)
+    assert second["orthogonality_error"] < 1e-3
 
 
 def test_the_largest_error_is_that_of_the_worst_matrix(model):
