@@ -132,8 +132,9 @@ def _retract_one_rank(group: list[Tensor], iters: int) -> Sequence[Tensor]:
         parts = polynomial(grams, iters).split(sizes)
         errors = gram_error(grams)
         healthy = (errors * grams.shape[-1] <= GUARD).split(sizes)  # false for NaN
+        room = grams.new_empty(max(X.numel() for X in group))  # for one product at a time: fresh memory costs as much
         for X, P, fit in zip(group, parts, healthy, strict=True):
-            near = torch.bmm(X, P)
+            near = torch.bmm(X, P, out=room[: X.numel()].view(X.shape))
             X.copy_(near if _surely(fit) else _choose(fit, near, polar(X, iters + EXTRA_STEPS)))
     return errors.split(sizes)
 
