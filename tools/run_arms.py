@@ -32,10 +32,14 @@ from dormouse.store.rundir import RunDir
 ROOT = Path(__file__).resolve().parents[1]
 VARIANT = "variant:"
 COLUMNS = (
-    *("arm", "changes", "seed", "steps", "trained_bytes", "parameters", "bpb", "seconds", "tsct", "master_error"),
-    *("effective_error", "scored_bytes", "held_out_sha256", "train_sha256", "commit", "changed_tree", "torch", "cpu"),
-    *("threads", "date"),
+    *("arm", "preset", "changes", "seed", "steps", "trained_bytes", "parameters", "bpb", "seconds", "tsct"),
+    *("master_error", "effective_error", "scored_bytes", "held_out_sha256", "train_sha256", "commit", "changed_tree"),
+    *("torch", "cpu", "threads", "date"),
 )
+
+
+class TrainingFailed(DormouseError):
+    """A run of an arm did not end well; its directory stays for a look."""
 
 
 @dataclass(frozen=True)
@@ -68,19 +72,14 @@ class Plan:
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     try:
-        plan, results = read_plan(options.folder / "plan.toml"), options.folder / "runs.csv"
-        done = finished(results, plan)
-        wanted = [
-            t for t in plan.trials() if t.arm in (options.arms or plan.arms) and t.seed in (options.seeds or plan.seeds)
-        ]
-        left = [trial for trial in wanted if (trial.arm, trial.seed) not in done]
-        print(f"{len(wanted) - len(left)} of {len(wanted)} runs are done", flush=True)
+        plan = read_plan(options.folder)
+        variants = read_variants(options.folder, plan)
+        left = missing(plan, options)
         for trial in [] if options.list else left:
-            row = run(
-                plan, trial, options.folder, options.runs / f"{options.folder.resolve().name}-{trial.arm}-{trial.seed}"
-            )
-            append(results, row)
-            print(f"{trial.arm:>16} seed {trial.seed}: {row['bpb']} BPB, {row['seconds']} s, {row['tsct']}", flush=True)
+            place = options.runs / f"{options.folder.resolve().name}-{trial.arm}-{trial.seed}"
+            row = run(plan, trial, variants, place)
+            append(options.folder / "runs.csv", row)
+            print(f"{trial.arm:>20} seed {trial.seed}: {row['bpb']} BPB, {row['seconds']} s, {row['tsct']}", flush=True)
     except DormouseError as error:
         print(f"run_arms: {error}", file=sys.stderr)
         return error.exit_code
@@ -92,82 +91,104 @@ def main(arguments: list[str] | None = None) -> int:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train every arm of an experiment with every seed.")
     parser.add_argument("folder", type=Path, help="folder of the experiment, with plan.toml")
-    parser.add_argument("--arms", nargs="+", help="only these")
-    parser.add_argument("--seeds", nargs="+", type=int, help="only these")
+    parser.add_argument("--arms", nargs="+", default=[], help="only these")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[], help="only these")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs", help="where run directories live for a while")
     parser.add_argument("--list", action="store_true", help="run nothing")
     return parser.parse_args(arguments)
 
 
-def read_plan(path: Path) -> Plan:
-    """The plan; raises `ConfigError` where it cannot be read or has other keys."""
+def read_plan(folder: Path) -> Plan:
+    """The plan of an experiment; raises `ConfigError` where it cannot be read or has other keys."""
     try:
-        return Plan(**tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        plan = Plan(**tomllib.loads((folder / "plan.toml").read_text(encoding="utf-8")))
+        lists = (plan.seeds, plan.shared, *plan.arms.values())
+        if not all(isinstance(value, list) for value in lists):
+            raise TypeError("seeds, shared and every arm are lists")
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{path} is not a plan ({error}); it has preset, steps, threads, seeds, shared, arms."
+            f"{folder / 'plan.toml'} is not a plan ({error}); it has preset, steps, threads, seeds, shared, arms."
         ) from None
+    return plan
+
+
+def read_variants(folder: Path, plan: Plan) -> ModuleType | None:
+    """The module variants.py, None if no arm needs it; raises `ConfigError` for a variant that is not there."""
+    names = [c.removeprefix(VARIANT) for t in plan.trials() for c in t.changes if c.startswith(VARIANT)]
+    if not names:
+        return None
+    path = folder / "variants.py"
+    spec = spec_from_file_location("variants", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise ConfigError(f"{path} is not there, but an arm names the variant {names[0]}; nothing was run.")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in names:
+        if not hasattr(module, name):
+            raise ConfigError(f"variant:{name}: {path} has no such variant; nothing was run.")
+    return module
+
+
+def missing(plan: Plan, options: argparse.Namespace) -> list[Trial]:
+    """Trials that were asked for and have no line; raises `ConfigError` for arms or seeds that are not in the plan."""
+    for key, known in (("arms", list(plan.arms)), ("seeds", plan.seeds)):
+        if strange := [value for value in getattr(options, key) if value not in known]:
+            raise ConfigError(f"{key} = {strange[0]}: not in the plan, nothing would have been run; it has {known}.")
+    done = finished(options.folder / "runs.csv", plan)
+    arms, seeds = options.arms or list(plan.arms), options.seeds or plan.seeds
+    wanted = [trial for trial in plan.trials() if trial.arm in arms and trial.seed in seeds]
+    left = [trial for trial in wanted if (trial.arm, trial.seed) not in done]
+    print(f"{len(wanted) - len(left)} of {len(wanted)} runs are done", flush=True)
+    return left
 
 
 def finished(results: Path, plan: Plan) -> set[tuple[str, int]]:
-    """Arms and seeds with a line; raises `ConfigError` for a line of the same name with other settings."""
+    """Arms and seeds with a line; raises `ConfigError` for a line of the same name that was made otherwise."""
     if not results.exists():
         return set()
-    with results.open(newline="") as file:
+    with results.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     for row in rows:
-        planned = " ".join((*plan.shared, *plan.arms.get(row["arm"], [])))
-        if row["arm"] in plan.arms and (row["changes"], int(row["steps"])) != (planned, plan.steps):
+        if row["arm"] not in plan.arms:
+            continue
+        changes = " ".join((*plan.shared, *plan.arms[row["arm"]]))
+        planned = {"preset": plan.preset, "changes": changes, "steps": str(plan.steps), "threads": str(plan.threads)}
+        if other := [key for key, value in planned.items() if row[key] != value]:
             raise ConfigError(
-                f"{results}: arm {row['arm']} was run with '{row['changes']}' for {row['steps']} steps, the plan says "
-                f"'{planned}' for {plan.steps}; unlike runs would have been compared. Rename the arm."
+                f"{results}: arm {row['arm']} has {other[0]} = {row[other[0]]}, the plan {planned[other[0]]}; unlike runs "
+                "would have been compared. Rename the arm, or start a new folder."
             )
     return {(row["arm"], int(row["seed"])) for row in rows}
 
 
-def run(plan: Plan, trial: Trial, folder: Path, place: Path) -> dict:
-    """Train one arm with one seed and read its figures; raises `ConfigError` if the program refused."""
-    settings = [part for change in trial.changes if not change.startswith(VARIANT) for part in ("--set", change)]
-    fixed = [
-        "--preset",
-        plan.preset,
-        "--steps",
-        str(plan.steps),
-        "--threads",
-        str(plan.threads),
-        "--seed",
-        str(trial.seed),
-    ]
-    shutil.rmtree(place, ignore_errors=True)
+def run(plan: Plan, trial: Trial, variants: ModuleType | None, place: Path) -> dict:
+    """Train one arm with one seed and read its figures; raises `TrainingFailed` if the program did not end with 0."""
+    arguments = ["train", "--preset", plan.preset, "--steps", str(plan.steps), "--seed", str(trial.seed)]
+    arguments += ["--threads", str(plan.threads), "--out", str(place), "--quiet", "--sample-bytes", "0"]
     with ExitStack() as stack:
-        for name in [change.removeprefix(VARIANT) for change in trial.changes if change.startswith(VARIANT)]:
-            stack.enter_context(getattr(load_variants(folder), name)())
-        code = dormouse(["train", *fixed, *settings, "--out", str(place), "--quiet", "--sample-bytes", "0"])
+        for change in trial.changes:
+            if change.startswith(VARIANT):
+                stack.enter_context(getattr(variants, change.removeprefix(VARIANT))())
+            else:
+                arguments += ["--set", change]
+        shutil.rmtree(place, ignore_errors=True)
+        code = dormouse(arguments)
     if code:
-        raise ConfigError(f"arm {trial.arm}, seed {trial.seed}: training ended with exit code {code}")
-    row = figures(RunDir.open(place), trial)
+        raise TrainingFailed(f"arm {trial.arm}, seed {trial.seed}: training ended with exit code {code}; see {place}")
+    row = figures(RunDir.open(place), plan, trial)
     shutil.rmtree(place)
     return row
 
 
-def load_variants(folder: Path) -> ModuleType:
-    """The module variants.py of an experiment's folder."""
-    spec = spec_from_file_location("variants", folder / "variants.py")
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{folder} has no variants.py, which one of its arms names.")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def figures(directory: RunDir, trial: Trial) -> dict:
+def figures(directory: RunDir, plan: Plan, trial: Trial) -> dict:
     """The line of a completed run."""
     record, rows = directory.read_run(), read_metrics(directory.metrics)
     result, place = record["result"], record["provenance"]
     last = [row for row in rows if row["kind"] == "latch"][-1:]
     errors = [reading for row in last for reading in row["readings"]]
-    values = {
+    return {
         "arm": trial.arm,
+        "preset": plan.preset,
         "changes": " ".join(trial.changes),
         "seed": trial.seed,
         "steps": result["total_steps"],
@@ -181,19 +202,7 @@ def figures(directory: RunDir, trial: Trial) -> dict:
         "scored_bytes": result["scored_bytes"],
         "held_out_sha256": record["data"]["held_out_sha256"][:16],
         "train_sha256": record["data"]["train_sha256"][:16],
-    }
-    return values | machine(place)
-
-
-def largest(readings: list[dict], key: str) -> str:
-    """Largest error over all factors of the last check of the latch; empty if it never looked."""
-    return f"{max(max(reading[key]) for reading in readings):.2e}" if readings else ""
-
-
-def machine(place: dict) -> dict:
-    """Where and by what a run was made."""
-    return {
-        "commit": place["commit"][:12],
+        "commit": (place["commit"] or "")[:12],
         "changed_tree": place["dirty"],
         "torch": place["versions"]["torch"],
         "cpu": place["cpu"],
@@ -202,10 +211,15 @@ def machine(place: dict) -> dict:
     }
 
 
+def largest(readings: list[dict], key: str) -> str:
+    """Largest error over all factors of the last check of the latch; empty if it never looked."""
+    return f"{max(max(reading[key]) for reading in readings):.2e}" if readings else ""
+
+
 def append(results: Path, row: dict) -> None:
     """Add one line, with the header first if the file is new."""
     fresh = not results.exists()
-    with results.open("a", newline="") as file:
+    with results.open("a", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         if fresh:
             writer.writeheader()
