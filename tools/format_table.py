@@ -32,7 +32,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing, fail if the table is out of date")
     options = parser.parse_args()
     old = README.read_text(encoding="utf-8")
-    new = with_table(old, table(read_runs()))
+    try:
+        new = with_table(old, table(read_runs()))
+    except (OSError, ValueError) as error:
+        print(f"format_table: {error}", file=sys.stderr)
+        return 2
     if options.check:
         if old != new:
             print("README.md: the format table is out of date; run python tools/format_table.py", file=sys.stderr)
@@ -62,6 +66,8 @@ def read_runs() -> dict[str, dict[int, dict[str, str]]]:
 def table(rungs: dict[str, dict[int, dict[str, str]]]) -> list[str]:
     """Header and one line a rung, in the order of the file."""
     head = "| format | seeds | BPB | over fp32 (95 % interval) | fell back | effective error | alive |"
+    if CONTROL not in rungs:
+        raise ValueError(f"{RUNS.name} has no run of {CONTROL}, with which every format is compared")
     control = rungs[CONTROL]
     return [head, "|---|---|---|---|---|---|---|", *(line(arm, runs, control) for arm, runs in rungs.items())]
 
@@ -72,17 +78,20 @@ def line(arm: str, runs: dict[int, dict[str, str]], control: dict[int, dict[str,
     spread = f" ± {stdev(scores):.3f}" if len(scores) > 1 else ""
     latched = [row["tsct"].partition("latched=")[2] for row in runs.values()]
     fallen = ", ".join(text for text in latched if text) or "none"
-    error = max(float(row["effective_error"]) for row in runs.values())
+    error = max(
+        (float(row["effective_error"]) for row in runs.values() if row["effective_error"]), default=float("nan")
+    )
     difference, ends = against(runs, control)
     shown = "control" if arm == CONTROL else f"{difference:+.4f} ({ends[0]:+.4f} to {ends[1]:+.4f})"
-    verdict = "yes" if arm == CONTROL or (fallen == "none" and ends[1] < TOLERANCE_BPB) else "no"
+    holds = arm == CONTROL or ends[1] < TOLERANCE_BPB
+    verdict = "yes" if holds and fallen == "none" else "no"
     return f"| {arm} | {len(runs)} | {fmean(scores):.4f}{spread} | {shown} | {fallen} | {error:.1e} | {verdict} |"
 
 
 def against(runs: dict[int, dict[str, str]], control: dict[int, dict[str, str]]) -> tuple[float, tuple[float, float]]:
     """Mean difference over common seeds and its 95 % interval; without two seeds the interval is everything."""
     gaps = [float(runs[seed]["bpb"]) - float(control[seed]["bpb"]) for seed in runs.keys() & control.keys()]
-    mean = fmean(gaps)
+    mean = fmean(gaps) if gaps else float("nan")
     if len(gaps) < 2:
         return mean, (float("-inf"), float("inf"))
     half = float(student.ppf(0.975, len(gaps) - 1)) * stdev(gaps) / len(gaps) ** 0.5

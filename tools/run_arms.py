@@ -38,7 +38,7 @@ COLUMNS = (
 )
 
 
-class TrainingFailed(DormouseError):
+class TrialError(DormouseError):
     """A run of an arm did not end well; its directory stays for a look."""
 
 
@@ -155,14 +155,14 @@ def finished(results: Path, plan: Plan) -> set[tuple[str, int]]:
         planned = {"preset": plan.preset, "changes": changes, "steps": str(plan.steps), "threads": str(plan.threads)}
         if other := [key for key, value in planned.items() if row[key] != value]:
             raise ConfigError(
-                f"{results}: arm {row['arm']} has {other[0]} = {row[other[0]]}, the plan {planned[other[0]]}; unlike runs "
-                "would have been compared. Rename the arm, or start a new folder."
+                f"{results}: arm {row['arm']} has {other[0]} = {row[other[0]]}, the plan {planned[other[0]]}; unlike "
+                "runs would have been compared. Rename the arm, or start a new folder."
             )
     return {(row["arm"], int(row["seed"])) for row in rows}
 
 
 def run(plan: Plan, trial: Trial, variants: ModuleType | None, place: Path) -> dict:
-    """Train one arm with one seed and read its figures; raises `TrainingFailed` if the program did not end with 0."""
+    """Train one arm with one seed and read its figures; raises `TrialError` if the program did not end with 0."""
     arguments = ["train", "--preset", plan.preset, "--steps", str(plan.steps), "--seed", str(trial.seed)]
     arguments += ["--threads", str(plan.threads), "--out", str(place), "--quiet", "--sample-bytes", "0"]
     with ExitStack() as stack:
@@ -174,7 +174,7 @@ def run(plan: Plan, trial: Trial, variants: ModuleType | None, place: Path) -> d
         shutil.rmtree(place, ignore_errors=True)
         code = dormouse(arguments)
     if code:
-        raise TrainingFailed(f"arm {trial.arm}, seed {trial.seed}: training ended with exit code {code}; see {place}")
+        raise TrialError(f"arm {trial.arm}, seed {trial.seed}: training ended with exit code {code}; see {place}")
     row = figures(RunDir.open(place), plan, trial)
     shutil.rmtree(place)
     return row
