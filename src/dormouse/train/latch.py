@@ -60,9 +60,9 @@ class Latch:
     """Whether fp32 factors can trip; without retraction nobody promises that they are orthonormal."""
     trips: list[Trip] = field(default_factory=list)
 
-    def is_due(self, step: int) -> bool:
-        """Whether step `step` (1 is the first) ends with a check."""
-        return self.every > 0 and step % self.every == 0
+    def is_due(self, step: int, *, last: int) -> bool:
+        """Whether a multiple of `every` has passed by step `step` since the check after step `last`."""
+        return self.every > 0 and step // self.every > last // self.every
 
     @torch.no_grad()
     def read(self) -> list[Reading]:

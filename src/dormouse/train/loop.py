@@ -84,13 +84,17 @@ def _step(run: Run, display: Display, clock: Clock, audit: MovementAudit | None)
         run.metrics.write("windows", progress.step, {"windows": windows})
     if result.skipped:
         _report_skip(run, display, result)
-    if run.state.latch.is_due(progress.step):
+    # Between two retractions factors drift, which no format can help: the check waits for the next one.
+    retracts = run.settings.retract_every > 0 or run.settings.retract_when > 0
+    waits = retracts and progress.steps_since_retraction > 0
+    if run.state.latch.is_due(progress.step, last=progress.latch_step) and not waits:
         _check_latch(run, display)
 
 
 def _check_latch(run: Run, display: Display) -> None:
     """Measure every factor, let those that left their number format fall back, and write both down."""
     latch, step = run.state.latch, run.state.progress.step
+    run.state.progress.latch_step = step
     readings = latch.read()
     run.metrics.write("latch", step, {"readings": [vars(reading) for reading in readings]})
     for trip in latch.check(step, readings):

@@ -59,6 +59,8 @@ class Progress:
     best_step: int | None = None
     n_passes: int | None = None
     """Passes that the last step trained; None before the first."""
+    latch_step: int = 0
+    """Step after which the latch last looked."""
     steps_since_retraction: int = 0
     """Steps that moved the spectral factors since they were last retracted; a skipped one does not."""
     rate_since_retraction: float = 0.0

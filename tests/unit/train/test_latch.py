@@ -231,6 +231,23 @@ def disturbed(runs, name, *, steps):
     return runs.train(run)
 
 
+@pytest.mark.parametrize(
+    ("retract_every", "latch_every", "checks"),
+    [(1, 3, [3, 6, 9]), (4, 3, [4, 8]), (0, 3, [3, 6, 9]), (5, 1, [5, 10]), (2, 4, [4, 8])],
+)
+def test_a_check_waits_for_the_next_retraction(runs, retract_every, latch_every, checks):
+    runs.train(runs.begin(runs.config(f"latch_every={latch_every}", retract_every=retract_every, steps=10)))
+    assert [row["step"] for row in runs.rows("run", "latch")] == checks
+
+
+def test_drift_between_retractions_trips_nothing(runs):
+    """At a rate that throws factors far off within three steps, a coarse format is judged after they are back."""
+    settings = ("quant=int8", "latch_every=1", "retract_every=3", "muon_lr=0.05", "warmup_steps=0")
+    runs.train(runs.begin(runs.config(*settings, steps=9)))
+    assert max(row["orthogonality_drift"] for row in runs.rows("run", "train")) > 0.02
+    assert [row for row in runs.rows("run") if row.get("event") == "latch"] == []
+
+
 @pytest.mark.parametrize("fmt", ["bf16", "fp16", "fp8", "int8", "fp4", "int4"])
 def test_five_hundred_healthy_steps_never_trip(runs, fmt):
     quiet = ("latch_every=50", "log_every=500", "eval_every=0", "save_every=0")
