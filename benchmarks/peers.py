@@ -1,4 +1,4 @@
-"""Dormouse beside tuned peers: bits per byte after the same minutes of training on the same machine.
+"""Dormouse beside peers: bits per byte after the same minutes of training on the same machine.
 
     python -m benchmarks.peers --minutes 2 4 12 --models all --out benchmarks/results/peers.json
     python -m benchmarks.peers --minutes 4 --models dormouse lstm gpt-ngram-tuned

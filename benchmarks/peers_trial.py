@@ -98,6 +98,7 @@ class Trial:
     def __init__(self, request: Request, ask, *, folder: Path) -> None:
         """`ask` as in `Turns`; `folder` is an empty place for dormouse's run directory."""
         self.request = request
+        self.provenance = provenance(threads=request.threads)  # of the code that runs, whatever is edited meanwhile
         seconds = request.minutes * 60
         self.turns = Turns(ask, lambda: self.score(512).bpb, budget_seconds=seconds, points=request.points)
         set_threads(request.threads)
@@ -132,7 +133,7 @@ class Trial:
             **asdict(trained),
             "curve": [*self.turns.curve, end],
             "slices": [list(piece) for piece in self.turns.slices],
-            "provenance": provenance(threads=self.request.threads),
+            "provenance": self.provenance,
         }
 
     def score(self, seq_len: int) -> EvalResult:

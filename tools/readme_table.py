@@ -26,7 +26,7 @@ BENCHMARKS = ROOT / "benchmarks" / "README.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 MARKS_BYTES = (1_000_000, 2_000_000, 4_000_000, 8_000_000)
 """Where the table of BPB against bytes looks at a curve: the first score at or after each."""
-PEER_MINUTES = 4
+PEER_MINUTES = (4, 12)
 SHOWN_ANCHORS = ("order-0", "Kneser-Ney 4-gram", "Kneser-Ney 5-gram", "Kneser-Ney 8-gram", "gzip -9", "xz -9e")
 
 
@@ -115,27 +115,26 @@ def result_rows(file: Path) -> Iterator[Row]:
 
 
 def training_rows(file: Path, figures: dict) -> Iterator[Row]:
-    """The score of a recorded run (tools/record_run.py)."""
-    result = figures["result"]
-    what = f"**dormouse**, {file.stem}: {result['trained_bytes']:,} bytes read, {result['seconds']:.0f} s"
-    bpb = result["bpb"]
-    yield Row(what, f"**{bpb:.3f} BPB**", machine(figures["provenance"]), file, "/result/bpb", bpb)
+    """The score a recorded run (tools/record_run.py) ended with, and its best on the way if that is another one."""
+    last = len(figures["evaluations"]) - 1
+    end, result = figures["evaluations"][last], figures["result"]
+    what = f"**dormouse**, {file.stem}: {end['trained_bytes']:,} bytes read, {result['seconds']:.0f} s"
+    place = machine(figures["provenance"])
+    yield Row(what, f"**{end['bpb']:.3f} BPB**", place, file, f"/evaluations/{last}/bpb", end["bpb"])
 
 
 def peer_rows(file: Path, figures: dict) -> Iterator[Row]:
-    """Every network of a comparison at the budget of `PEER_MINUTES`, or the longest below it.
+    """Every network of a comparison at the budgets of `PEER_MINUTES`.
 
     As in the comparison itself, a peer is judged by the better of its scores, dormouse by the one at 512.
     """
-    runs = [*enumerate(figures["runs"])]
-    budget = max((run["minutes"] for _, run in runs if run["minutes"] <= PEER_MINUTES), default=None)
-    for index, run in runs:
-        if run["minutes"] != budget:
+    for index, run in enumerate(figures["runs"]):
+        if run["minutes"] not in PEER_MINUTES:
             continue
         is_own = run["model"] == "dormouse"
         key = "bpb" if is_own else min(("bpb", "bpb_at_256"), key=run.__getitem__)
         mark, bpb = "**" if is_own else "", run[key]
-        what = f"{mark}{run['model']}{mark}: {budget:g} minutes, {run['trained_bytes']:,} bytes read"
+        what = f"{mark}{run['model']}{mark}: {run['trained_bytes']:,} bytes read, {run['seconds']:.0f} s"
         place = machine(run["provenance"])
         yield Row(what, f"{mark}{bpb:.3f} BPB{mark}", place, file, f"/runs/{index}/{key}", bpb)
 

@@ -77,7 +77,7 @@ def lines(facts: dict) -> list[str]:
         f"trained on {facts['trained_bytes']:,} bytes in {duration(facts['seconds'])} "
         f"({facts['total_steps']} steps, {facts['parameters']:,} parameters)",
         f"held-out bits per byte on {facts['scored_bytes']:,} bytes, lower is better "
-        "(n-grams and compressors have read all 12 MB of training text):",
+        "(n-grams and compressors have read all of the training text):",
         *ranking(facts["bpb"], facts["anchors"], name=f"dormouse ({facts['checkpoint']})"),
     ]
     if registers:
@@ -91,6 +91,6 @@ def lines(facts: dict) -> list[str]:
         *(f"  | {line}" for line in facts["sample"].splitlines()),
         "",
         f"run: {facts['run']}",
-        f"go on: dormouse resume {facts['run']} --minutes 12",
+        f"go on: dormouse resume {facts['run']} --steps {4 * facts['total_steps']}",
         f'write: dormouse generate {facts["run"]} --prompt "It is a truth universally acknowledged"',
     ]

@@ -138,6 +138,9 @@ def _show(facts: dict) -> None:
     change = facts["bpb_after"] - facts["bpb_before"]
     scored = f"on {facts['scored_bytes']:,} bytes, sha256 {facts['data_sha256'][:16]}"
     print(f"held-out: {facts['bpb_before']:.4f} -> {facts['bpb_after']:.4f} BPB ({change:+.4f}) {scored}")
+    rest = 1 - facts["factors_bytes"] / facts["total_bytes"]
+    if facts["tables"] is None and rest > 0.5:
+        print(f"{rest:.0%} of all bytes are not factors; --tables int8 packs the memory tables too")
     for name in facts["kept"]:
         print(f"{name} stays in fp32: a part of it fell back in training")
     print(f"file: {facts['file']} ({facts['file_bytes']:,} bytes)")

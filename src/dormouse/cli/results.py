@@ -48,6 +48,8 @@ def show_result(report: "Report", *, as_json: bool) -> None:
         )
         print(f"held-out bits per byte on {result['scored_bytes']:,} bytes ({result['checkpoint']}, best):")
         print("\n".join(ranking(result["bpb"], anchors, name="dormouse")))
+        if len(anchors) == 1:
+            print("what counting and compressing reach on this text: dormouse anchors --data FILE")
     print(f"run: {report.path}")
     print(f"go on: dormouse resume {report.path} --steps {2 * result['total_steps']}")
     print(f'write: dormouse generate {report.path} --prompt "It is a truth"')

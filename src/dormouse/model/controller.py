@@ -29,11 +29,10 @@ class Controller(nn.Module):
         declare(self, weight=Role.CONTROL)
         self.n_experts, self.gate_scale = config.n_experts, config.branch_gate_scale
         self.eps = config.norm_eps if config.controller_norm else None
-        self.register_buffer("ones", torch.ones(config.d_model), persistent=False)
 
     def normed(self, c: Tensor) -> Tensor:
         """One half of the input, RMS-normalised if configured."""
-        return c if self.eps is None else rms_norm(c, self.ones, self.eps)
+        return c if self.eps is None else rms_norm(c, None, self.eps)
 
     def gates(self, c: Tensor, h0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gates of attention, memory and experts, each ``[..., 1]``; the memory's is a plain sigmoid (a share)."""

@@ -45,7 +45,6 @@ class Engram(nn.Module):
         self.key = dense(width, d)
         self.value = dense(width, d)
         self.dense_half = dense(d, d) if config.engram_dense_half else None
-        self.register_buffer("ones", torch.ones(d), persistent=False)
 
     @property
     def reach(self) -> int:
@@ -58,7 +57,7 @@ class Engram(nn.Module):
         offset = torch.arange(len(self.orders), device=ids.device) * self.n_rows
         e = F.embedding(rows + offset, self.table, sparse=True) * valid.unsqueeze(-1)
         e = e.flatten(-2)
-        return Memory(self.value(e), rms_norm(self.key(e), self.ones, _EPS))
+        return Memory(self.value(e), rms_norm(self.key(e), None, _EPS))
 
     def forward(self, memory: Memory, query: Tensor, x: Tensor, w_mem: Tensor) -> Tensor:
         """One pass's read.
@@ -72,7 +71,7 @@ class Engram(nn.Module):
         Returns:
             ``[B, T, d]``.
         """
-        agreement = (memory.key * rms_norm(query, self.ones, _EPS)).sum(-1, keepdim=True) * query.shape[-1] ** -0.5
+        agreement = (memory.key * rms_norm(query, None, _EPS)).sum(-1, keepdim=True) * query.shape[-1] ** -0.5
         gate = (agreement.sign() * agreement.abs().clamp(min=1e-6).sqrt()).sigmoid()
         lam = w_mem.clamp(max=self.lam_max)
         read = (lam * gate) * memory.value

@@ -13,8 +13,9 @@ from torch.autograd.function import once_differentiable
 from dormouse.ops.precision import backward_without_autocast, widened
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension; ``weight`` is ``[D]``."""
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension; ``weight`` is ``[D]``, absent where it is 1."""
+    weight = x.new_ones(x.shape[-1]) if weight is None else weight
     return _RmsNorm.apply(*widened(x, weight), eps)
 
 

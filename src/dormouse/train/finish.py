@@ -5,7 +5,6 @@ nothing else.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from safetensors.torch import save
 
@@ -45,7 +44,7 @@ def finish(run: Run, display: Display, *, sample_bytes: int = SAMPLE_BYTES) -> R
     path = find_checkpoint(run.directory, "best", report=display.say)
     details = checkpoint.manifest(path)
     model, _ = load_model(run.config.model, path)
-    _write_weights(model.state_dict(), run.directory.weights, run, details["step"])
+    _write_weights(model, run, details["step"])
     sample = _write_sample(model, run, details["step"], sample_bytes)
     result = Result(
         step=details["step"],
@@ -64,15 +63,17 @@ def finish(run: Run, display: Display, *, sample_bytes: int = SAMPLE_BYTES) -> R
     return result
 
 
-def _write_weights(weights: dict, path: Path, run: Run, step: int) -> None:
-    """The weights alone, contiguous, with the configuration in the file's metadata; complete or absent."""
+def _write_weights(model: Dormouse, run: Run, step: int) -> None:
+    """The weights alone, contiguous, and in the file's metadata how they are used; complete or absent."""
     metadata = {
         "format": "pt",
         "step": str(step),
+        "n_passes": str(model.n_passes),
         "model_config": run.config.model.model_dump_json(),
         "train_data_sha256": run.corpus.train_sha256,
     }
-    write_atomic(path, save({name: tensor.contiguous() for name, tensor in weights.items()}, metadata))
+    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    write_atomic(run.directory.weights, save(weights, metadata))
 
 
 def _write_sample(model: Dormouse, run: Run, step: int, number: int) -> str:

@@ -39,6 +39,7 @@ def train(run: Run, display: Display, stop: StopRequest) -> Outcome:
     progress, clock = run.state.progress, Clock(run.state.elapsed_seconds)
     audit = MovementAudit(run.state.model, n_experts=run.config.model.n_experts) if run.options.audit else None
     run.state.model.train()
+    begin = progress.step
     while True:
         _decide_length(run, display, clock)
         final = progress.step == progress.total_steps
@@ -51,7 +52,7 @@ def train(run: Run, display: Display, stop: StopRequest) -> Outcome:
         if final:
             break
         _step(run, display, clock, audit)
-    if audit is not None:
+    if audit is not None and progress.step > begin:
         _judge(run, display, audit)
     return Outcome(progress.step, None)
 
@@ -76,7 +77,7 @@ def _step(run: Run, display: Display, clock: Clock, audit: MovementAudit | None)
     run.state.use_passes(run.schedule.passes(progress.step, progress.total_steps, run.config.model.max_iter))
     result = train_step(run.state, batches, lr_scale=scale, settings=run.settings)
     clock.count(time.monotonic() - begin, result.scored)
-    if audit is not None:
+    if audit is not None and not result.skipped:
         audit.observe()
         audit.routed(run.state.tally.counts)
     if run.options.log_windows:

@@ -39,8 +39,8 @@ class Muon:
 
     @torch.no_grad()
     def step(self, lr_scale: float) -> None:
-        """Apply one update; parameters without a gradient are left alone."""
-        groups: dict[tuple[int, ...], list[tuple[MuonParameter, Tensor]]] = defaultdict(list)
+        """Apply one update; a parameter without a gradient, or a matrix of a stack whose own is zero, is not moved."""
+        groups: dict[tuple[int, ...], list[tuple[MuonParameter, Tensor, Tensor]]] = defaultdict(list)
         for p in self.parameters:
             grad = p.parameter.grad
             if grad is None:
@@ -48,11 +48,14 @@ class Muon:
             buffer = self.buffers[p.name]
             buffer.lerp_(grad, 1 - self.momentum)
             matrices = p.matrices(grad.lerp(buffer, self.momentum))
-            groups[tuple(matrices.shape[1:])].append((p, matrices))
+            live = (p.matrices(grad) != 0).any((-2, -1), keepdim=True).to(grad.dtype)
+            groups[tuple(matrices.shape[1:])].append((p, matrices, live))
         for (rows, columns), members in groups.items():
-            updates = orthogonalise(torch.cat([m for _, m in members]))
+            updates = orthogonalise(torch.cat([m for _, m, _ in members]))
+            # Scale does not matter to the direction, so an idle expert's fading momentum would move it at full rate.
+            updates = updates * torch.cat([live for _, _, live in members])
             scale = max(1.0, rows / columns) ** 0.5
-            for (p, _), update in zip(members, updates.split([len(m) for _, m in members]), strict=True):
+            for (p, _, _), update in zip(members, updates.split([len(m) for _, m, _ in members]), strict=True):
                 self.move(p, update.reshape(p.parameter.shape), self.lr * lr_scale, scale if p.shape_scale else 1.0)
 
     def move(self, p: MuonParameter, direction: Tensor, lr: float, scale: float) -> None:

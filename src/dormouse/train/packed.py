@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from dormouse.config.schema import ModelConfig
-from dormouse.errors import CheckpointError
+from dormouse.errors import CheckpointError, ConfigError
 from dormouse.model.factor_format import formatted_layers
 from dormouse.model.lm import Dormouse
 from dormouse.model.roles import Role, named_roles
@@ -101,14 +101,14 @@ def load_packed(path: str | Path) -> tuple[Dormouse, dict]:
     try:
         header = json.loads(metadata["dormouse"])
         config = ModelConfig.model_validate(header["model"] | {"quant": "fp32"})
-        weights = _unpacked(tensors, header["packed"])
-    except (KeyError, ValueError) as error:
+        weights, origin = _unpacked(tensors, header["packed"]), dict(header["origin"])
+        with torch.random.fork_rng(devices=[]):
+            model = Dormouse(config)
+        load_weights(model, weights)
+        model.n_passes = origin.get("n_passes") or config.max_iter
+    except (AttributeError, KeyError, TypeError, ValueError, ConfigError) as error:
         raise CheckpointError(f"{path} is damaged ({error!r}); make it again with dormouse quantize.") from None
-    with torch.random.fork_rng(devices=[]):
-        model = Dormouse(config)
-    load_weights(model, weights)
-    model.n_passes = header["origin"].get("n_passes") or config.max_iter
-    return model.eval(), header["origin"]
+    return model.eval(), origin
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -96,7 +96,10 @@ def _take_up(run: Run, prepared: Prepared, previous: dict, changed: dict[str, li
     place = provenance(device=str(prepared.device), threads=prepared.threads)
     entry = {"step": progress.step, "changed": changed, "provenance": place}
     history = [*previous.get("resumed", []), entry]
-    run.directory.write_run(record(run, prepared) | {"provenance": previous["provenance"], "resumed": history})
+    kept = {"provenance": previous["provenance"], "resumed": history}
+    if run.state.progress.step == run.state.progress.total_steps and "result" in previous:
+        kept["result"] = previous["result"]
+    run.directory.write_run(record(run, prepared) | kept)
 
 
 def _check_same_data(previous: dict, prepared: Prepared) -> None:
@@ -140,6 +143,6 @@ def _announce(report: Callable[[str], None], step: int, changed: dict[str, list]
     for key, (before, now) in changed.items():
         report(f"{key} changed: {before} -> {now}")
     if "steps" in changed or "minutes" in changed:
-        report("the learning rate of the coming steps follows the schedule of the new length")
+        report("rate and number of passes of the coming steps follow the schedule of the new length")
     if "threads" in changed or "device" in changed:
         report("sums are rounded differently from here on: the result will not be equal to the bit")

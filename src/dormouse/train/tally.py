@@ -15,6 +15,8 @@ from dormouse.instruments.utilization import Utilization, utilization
 
 _NAMES = ("nats", "aux", "steps", "scored", "norm", "largest_norm", "drift")
 
+_UNMEASURED = -1.0
+
 
 @dataclass(frozen=True)
 class TallyReading:
@@ -30,8 +32,8 @@ class TallyReading:
     """Global gradient norm of the last step before clipping; may be inf or NaN."""
     grad_norm_max: float
     """Largest such norm since the last reading (NaN if one was NaN)."""
-    drift: float
-    """Largest orthogonality error that a retraction met since the last reading; 0 when there was none."""
+    drift: float | None
+    """Largest orthogonality error that a retraction met since the last reading; None when none was measured."""
     utilization: Utilization | None
     """Use of the experts; None when nothing was routed."""
 
@@ -42,6 +44,7 @@ class Tally:
     def __init__(self, device: torch.device, *, n_experts: int) -> None:
         kind = torch.float32 if device.type == "mps" else torch.float64
         self.sums = torch.zeros(len(_NAMES), dtype=kind, device=device)
+        self.sums[-1] = _UNMEASURED
         self.counts = torch.zeros(n_experts, dtype=torch.int64, device=device)
 
     def add(self, *, nats: Tensor, aux: Tensor, scored: int, norm: Tensor, finite: Tensor) -> None:
@@ -75,13 +78,14 @@ class Tally:
             scored=int(scored),
             grad_norm=norm,
             grad_norm_max=largest,
-            drift=drift,
+            drift=drift if drift >= 0 else None,
             utilization=utilization(both[len(_NAMES) :]),
         )
 
     def reset(self) -> None:
         """Start over."""
         self.sums = torch.zeros_like(self.sums)
+        self.sums[-1] = _UNMEASURED
         self.counts.zero_()
 
     def state_dict(self) -> dict[str, Tensor]:

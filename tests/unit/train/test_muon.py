@@ -89,3 +89,19 @@ def test_saved_momentum_continues_to_the_bit():
     after.load_state_dict({name: value.clone() for name, value in before.state_dict().items()})
     second.data.copy_(first.data)
     assert torch.equal(steps(after, second, grads[2:]), whole.detach())
+
+
+def test_a_matrix_of_a_stack_without_gradient_stays_whatever_its_momentum():
+    """An expert that gets no byte: its momentum fades, but an orthogonalised direction has no size to fade."""
+    p = nn.Parameter(torch.zeros(2, 6, 3))
+    muon = Muon([MuonParameter("p", p, shape_scale=False)], lr=LR)
+    p.grad = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(0))
+    muon.step(1.0)
+    before = p.detach().clone()
+    p.grad[1] = 0
+    muon.step(1.0)
+    assert torch.equal(p[1], before[1])
+    assert not torch.equal(p[0], before[0])
+    p.grad[1] = 1
+    muon.step(1.0)
+    assert not torch.equal(p[1], before[1])
