@@ -76,7 +76,7 @@ class RunDir:
         """The run at `path`, unlocked (to read); raises `RunDirError` if there is none."""
         run = cls(path)
         if not run.run_json.is_file():
-            state = "has no run.json" if path.is_dir() else "does not exist"
+            state = "has no run.json" if path.is_dir() else "is a file" if path.exists() else "does not exist"
             raise RunDirError(
                 f"{path} {state}: there is no run to read there. Give the directory that `dormouse train --out` made."
             )
@@ -147,11 +147,16 @@ class RunDir:
                 f"out = {self.path}: holds files that are not a run's ({', '.join(foreign[:3])}); the run would have "
                 "been mixed with them. Name a new or empty folder with --out."
             )
-        if names - _TEMPORARY - {"lock"} and not overwrite:
+        if names - _TEMPORARY - {"lock"} and not overwrite and not self._is_unused():
             raise RunDirError(
                 f"out = {self.path}: already holds a run; its checkpoints and metrics would have been replaced. "
                 f"Go on with it (dormouse resume {self.path}), name another folder with --out, or pass --overwrite."
             )
+
+    def _is_unused(self) -> bool:
+        """Whether nothing is here but what a start makes that ended before its first step."""
+        holds_steps = self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
+        return not (self.run_json.exists() or self.metrics.exists() or holds_steps)
 
     def _clear(self) -> None:
         """Remove what an earlier run left (only names a run makes)."""

@@ -59,6 +59,14 @@ def set_threads(number: int | None) -> int:
     return chosen
 
 
+def memory_bytes() -> int | None:
+    """Main memory of the machine; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
 def seed_everything(seed: int) -> None:
     """Seed the generators of python, numpy and torch."""
     random.seed(seed)

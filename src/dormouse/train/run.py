@@ -13,7 +13,7 @@ import torch
 
 from dormouse.config.flops import full_pass_cost
 from dormouse.config.schema import ModelConfig, RunConfig
-from dormouse.config.sizes import count_parts
+from dormouse.config.sizes import count_parts, total_parameters
 from dormouse.config.unbuilt import unbuilt
 from dormouse.data.corpus import Corpus, load_corpus
 from dormouse.data.stream import TrainStream
@@ -26,7 +26,7 @@ from dormouse.store.rundir import RunDir
 from dormouse.train.cadence import Cadence
 from dormouse.train.firewall import Firewall
 from dormouse.train.latch import Latch
-from dormouse.train.machine import keep_large_blocks, pick_device, seed_everything, set_threads
+from dormouse.train.machine import keep_large_blocks, memory_bytes, pick_device, seed_everything, set_threads
 from dormouse.train.optim import build_optimizer
 from dormouse.train.retract import retract
 from dormouse.train.schedule import Schedule
@@ -84,6 +84,7 @@ def prepare(config: RunConfig) -> Prepared:
     """Check everything that can be checked without writing; raises a `UsageError`."""
     if missing := unbuilt(config.model):
         raise ConfigError("\n".join(missing))
+    refuse_oversized(config.model)
     device, note = pick_device(config.train.device)
     schedule = Schedule.from_config(config.train, full_cost=full_pass_cost(config.model))
     corpus = load_corpus(config.data, seq_len=config.train.seq_len, eval_seq_len=config.train.eval_seq_len)
@@ -91,6 +92,18 @@ def prepare(config: RunConfig) -> Prepared:
     keep_large_blocks()
     notes = (*((note,) if note else ()), *corpus.notes)
     return Prepared(config, corpus, device, schedule, threads, notes)
+
+
+def refuse_oversized(config: ModelConfig) -> None:
+    """Raise `ConfigError` for a network whose weights alone are more than the machine's memory."""
+    needed, memory = 4 * total_parameters(config), memory_bytes()
+    if memory is None or needed <= memory:
+        return
+    largest = max((part for part in count_parts(config) if part.built), key=lambda part: part.parameters)
+    raise ConfigError(
+        f"model: {needed / 2**30:.0f} GiB of weights, the machine has {memory / 2**30:.0f} GiB; it would have ended "
+        f"the run while the network is made. Most of them are in {largest.name} ({largest.shape}); make it smaller."
+    )
 
 
 def start(prepared: Prepared, directory: RunDir, options: Options | None = None) -> Run:

@@ -266,3 +266,19 @@ def test_yardsticks_of_an_unknown_text_are_the_uniform_distribution_only():
 
     assert yardsticks(train_sha256="0" * 64, held_out_sha256="0" * 64, window_bytes=64) == {"uniform": 8.0}
     assert math.isclose(math.log2(256), 8.0)
+
+
+def test_a_network_beyond_the_machine_s_memory_is_refused_before_anything_is_written(folder, capsys):
+    assert train("--steps", "1", "--out", "big", sets=["engram_rows=100000000000"]) == 2
+    said = capsys.readouterr().err
+    assert "GiB of weights" in said
+    assert "memory table" in said
+    assert not (folder / "big").exists()
+
+
+def test_an_audit_of_a_run_that_is_complete_judges_nothing_and_loses_nothing(folder):
+    assert train("--steps", "2", "--out", "run", "--quiet", "--audit") == 0
+    before = json.loads((folder / "run" / "run.json").read_text())["result"]
+    assert main(["resume", "run", "--audit", "--quiet", "--sample-bytes", "0"]) == 0
+    after = json.loads((folder / "run" / "run.json").read_text())["result"]
+    assert {k: v for k, v in after.items() if k != "seconds"} == {k: v for k, v in before.items() if k != "seconds"}

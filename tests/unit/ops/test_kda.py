@@ -40,6 +40,16 @@ def test_chunks_equal_the_recurrence_in_float64(length, decay):
         torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("chunk", [4, 32])
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 16, 17, 20, 31, 32, 33, 64, 65])
+def test_one_head_of_one_sequence_is_the_recurrence_too(length, chunk):
+    """A single matrix, whose slices are contiguous where those of several are not."""
+    inputs = make_inputs(length, heads=1, batch=1)
+    fast = results_and_gradients(lambda *a: kda.chunked(*a, chunk=chunk), inputs)
+    for f, slow in zip(fast, results_and_gradients(kda.recurrent, inputs), strict=True):
+        torch.testing.assert_close(f, slow, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("chunk", [4, 16, 32, 64])
 def test_fp32_stays_within_1e_5_of_float64_at_every_chunk_size(chunk):
     inputs = make_inputs(150, decay=5.0, key_dim=64, value_dim=64)

@@ -145,3 +145,19 @@ def test_run_json_comes_back_as_written_and_damage_is_named(tmp_path):
         run.run_json.write_text('{"a": ')
         with pytest.raises(RunDirError, match="is not JSON"):
             run.read_run()
+
+
+def test_a_start_that_ended_before_its_first_step_leaves_the_place_free(tmp_path):
+    with RunDir.create(tmp_path / "run") as first:
+        first.checkpoints.mkdir()
+    with RunDir.create(tmp_path / "run") as second:
+        assert second.path == tmp_path / "run"
+    (tmp_path / "run" / "checkpoints" / "step_1").mkdir(parents=True)
+    with pytest.raises(RunDirError, match="already holds a run"):
+        RunDir.create(tmp_path / "run")
+
+
+def test_a_file_where_a_run_is_expected_is_called_a_file(tmp_path):
+    (tmp_path / "letters.txt").write_text("x")
+    with pytest.raises(RunDirError, match="is a file: there is no run"):
+        RunDir.open(tmp_path / "letters.txt")

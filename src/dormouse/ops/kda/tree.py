@@ -51,7 +51,9 @@ def grow(kq: Tensor, a: Tensor) -> Tree:
         halves = total.view(M, C // (2 * m), 2, K)
         second = rows.view(M, 2, C // (2 * m), 2, m, K)[:, :, :, 1]
         first = cols.view(M, C // (2 * m), 2, m, K)[:, :, 0]
-        levels.append(Level(second.transpose(1, 2).contiguous(), first.contiguous(), halves))
+        # Copies always: both views are scaled in place below, and of a single matrix they are contiguous already.
+        kept = (part.clone(memory_format=torch.contiguous_format) for part in (second.transpose(1, 2), first))
+        levels.append(Level(*kept, halves))
         second *= halves[:, None, :, 0, None]
         first *= halves[:, :, 1, None]
         total = halves[:, :, 0] * halves[:, :, 1]
