@@ -40,15 +40,16 @@ def quantize(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Pack a run's spectral factors into a number format, read them back, and score both on the run's window."""
+    from dormouse.config.schema import TrainConfig
+
     check_formats(format=fmt, tables=tables)
     if group is not None and fmt in ("bf16", "fp16") and tables in (None, "bf16", "fp16"):
         raise ConfigError(f"group = {group} with format = {fmt}: no number of it has a scale; leave --group out.")
     if group is not None and group < 0:
         raise ConfigError(f"group = {group}: no such share of a row; use 0 for the whole row, or 32.")
-    if threads is not None and threads < 1:
-        raise ConfigError(f"threads = {threads}: nothing would have run; use 1 or more.")
+    TrainConfig(steps=1, threads=threads)  # only its check of the threads is wanted
     target = out or run / "packed" / f"{fmt}.safetensors"
-    if target.is_dir() or (target.parent.exists() and not target.parent.is_dir()):
+    if (target.exists() and not target.is_file()) or (target.parent.exists() and not target.parent.is_dir()):
         raise ConfigError(f"out = {target}: is not a place for a file; name one, for example {fmt}.safetensors.")
     if target.exists() and not overwrite:
         raise ConfigError(f"out = {target}: exists and would have been replaced; name another file, or --overwrite.")

@@ -30,7 +30,7 @@ class ModelConfig(Section):
     d_ffn: int = Field(2048, ge=1, description="hidden width of one expert (channels)")
     vocab: Literal[256] = Field(256, description="symbols; bytes, so always 256")
     max_seq_len: int = Field(512, ge=1, description="longest training or evaluation window (bytes)")
-    max_iter: int = Field(4, ge=1, description="passes through the shared block")
+    max_iter: int = Field(4, ge=1, le=1024, description="passes through the shared block")
     rank: int = Field(64, ge=1, description="rank of a spectral layer; the head's is at most 256")
     norm_eps: float = Field(1e-3, gt=0, description="epsilon inside the root of every RMSNorm")
     layout: Literal["parallel", "sequential"] = Field(
@@ -45,7 +45,7 @@ class ModelConfig(Section):
     # Attention.
     use_kda: bool = Field(True, description="Kimi delta attention in the attention slot")
     use_plain_attn: bool = Field(False, description="causal softmax attention instead (the control)")
-    kda_conv_width: int = Field(1, ge=1, description="taps of the causal convolution on q, k, v (1 = none)")
+    kda_conv_width: int = Field(1, ge=1, le=1024, description="taps of the causal convolution on q, k, v (1 = none)")
     kda_decay_rank: int = Field(64, ge=1, description="rank of the decay projection")
     kda_gate_rank: int | Literal["full"] = Field("full", description='rank of the output gate, or "full"')
 
@@ -68,7 +68,7 @@ class ModelConfig(Section):
     )
 
     # Experts and routing.
-    n_experts: int = Field(3, ge=1, description="experts")
+    n_experts: int = Field(3, ge=1, le=2**20, description="experts")
     moe_topk: int = Field(0, description="experts that run per byte and pass (0 = dense softmax blend of all)")
     moe_lb_coef: float = Field(0.0, description="weight of the balance term E * sum f_e P_e (0 = not computed)")
     moe_renormalize: bool = Field(False, description="divide the selected gates by their sum; refused at k = 1")

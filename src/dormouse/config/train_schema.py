@@ -20,9 +20,9 @@ class TrainConfig(Section):
 
     steps: int | None = Field(None, ge=1, description="optimiser steps of the run; exactly one of steps and minutes")
     minutes: float | None = Field(None, gt=0, description="minutes of training; exactly one of steps and minutes")
-    batch_size: int = Field(4, ge=1, description="sequences a forward pass")
+    batch_size: int = Field(4, ge=1, le=2**20, description="sequences a forward pass")
     seq_len: int = Field(256, ge=1, description="bytes a sequence")
-    grad_accum: int = Field(1, ge=1, description="forward passes an optimiser step")
+    grad_accum: int = Field(1, ge=1, le=2**20, description="forward passes an optimiser step")
     optimizer: Literal["muon", "adamw"] = Field("muon", description="muon: Muon on matrices and factors, AdamW else")
     lr: float = Field(3e-3, gt=0, description="peak learning rate of AdamW")
     muon_lr: float = Field(0.02, gt=0, description="peak learning rate of Muon; read only with optimizer = muon")
@@ -64,7 +64,7 @@ class TrainConfig(Section):
         pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$",
         description="auto may fall back to the CPU, cuda may not",
     )
-    threads: int | None = Field(None, ge=1, description="CPU threads (none = the library's choice)")
+    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads (none = the library's choice)")
     max_skips: int = Field(8, ge=1, description="non-finite steps in a row that stop the run")
 
 

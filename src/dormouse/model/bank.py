@@ -135,7 +135,7 @@ class ExpertBank(nn.Module):
         w = factors or self.prepare()
         if path == "masked":
             return self.blend(x, gates.new_zeros(len(x), self.n_experts).scatter_add(1, ids, gates), factors=w)
-        return (_loop if path == "loop" else _dispatch)(x, ids, gates, w)
+        return (_loop if path == "loop" else _dispatch)(x, ids, gates, w).to(x.dtype)
 
     def blend(self, x: Tensor, gates: Tensor, *, factors: Factors | None = None) -> Tensor:
         """Every expert on every token, weighted by ``gates`` ``[N, E]``, summed over experts: ``[N, d]``."""

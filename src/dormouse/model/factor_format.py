@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from dormouse.model.roles import Role, named_roles
+from dormouse.model.roles import Role
 from dormouse.quant import FORMATS, fake_quant
 
 DEFAULT_GROUP = 32
@@ -88,6 +88,8 @@ def formatted_layers(model: nn.Module) -> list[FormattedLayer]:
     for name, module in model.named_modules():
         own = vars(module).get("_modules", {}).get("weight_format")
         if isinstance(own, FactorFormat):
-            factors = {key: p for key, p, role in named_roles(module) if role is Role.FACTOR}
+            roles: dict[str, Role] = vars(module).get("parameter_roles", {})
+            own_parameters = dict(module.named_parameters(recurse=False))
+            factors = {key: p for key, p in own_parameters.items() if roles.get(key) is Role.FACTOR}
             found.append(FormattedLayer(name, own, factors))
     return found

@@ -20,12 +20,15 @@ class _StraightThrough(torch.autograd.Function):
     """Rounded values forward; the gradient itself backward, or 0 where a fixed scale saturates."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, fmt: str, group: int, scale: float | Tensor | None) -> Tensor:
-        ctx.clips = False
-        if scale is not None and number_format(fmt).kind != "ternary":
-            ctx.clips = True
-            ctx.save_for_backward(saturates(x, fmt, group, scale))
+    def forward(x: Tensor, fmt: str, group: int, scale: float | Tensor | None) -> Tensor:
         return round_to(x, fmt, group, scale)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+        x, fmt, group, scale = inputs
+        ctx.clips = scale is not None and number_format(fmt).kind != "ternary"
+        if ctx.clips:
+            ctx.save_for_backward(saturates(x, fmt, group, scale))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, None, None, None]:

@@ -80,11 +80,14 @@ def load(path: Path) -> dict:
 def manifest(path: Path) -> dict:
     """The manifest of a checkpoint; raises `CheckpointError` when it is missing or not JSON."""
     try:
-        return json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+        content = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path}: {_MANIFEST} is missing") from None
     except ValueError:
         raise CheckpointError(f"{path}: {_MANIFEST} is not JSON (cut short?)") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: {_MANIFEST} is no manifest but a {type(content).__name__}")
+    return content
 
 
 def damage(path: Path) -> str | None:

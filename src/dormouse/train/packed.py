@@ -3,7 +3,7 @@
 Singular values, projections, norms and router keep their numbers; memory tables may be packed too, since at small
 widths they are most of the file. The file holds the model's configuration, so it needs no run beside it. A model read
 back multiplies with exactly the values that a forward in that format sees: reading is unpacking, nothing is rounded
-again. A layer of which a part fell back to fp32 is stored in fp32.
+again. A layer of which a part fell back is stored in fp32: that part as it is, the others rounded.
 """
 
 import json
@@ -21,7 +21,7 @@ from dormouse.errors import CheckpointError, ConfigError
 from dormouse.model.factor_format import formatted_layers
 from dormouse.model.lm import Dormouse
 from dormouse.model.roles import Role, named_roles
-from dormouse.quant import Packed, pack, packed_from, unpack
+from dormouse.quant import Packed, pack, packed_from, round_to, unpack
 from dormouse.store.files import write_atomic
 from dormouse.train.state import load_weights
 
@@ -60,8 +60,19 @@ def pack_model(
     content: dict[str, Tensor | Packed] = {}
     for name, tensor in model.state_dict().items():
         content[name] = pack(tensor, formats[name], group) if name in formats else tensor.detach().contiguous()
+    for layer in [layer for layer in layers if layer.name in kept]:
+        for key, factor in layer.factors.items():
+            content[f"{layer.name}.{key}"] = _partly_rounded(factor.detach(), fmt, group, layer.format.fell_back)
     factors = [name for name, _, role in named_roles(model) if role is Role.FACTOR]
     return content, _sizes(model, content, factors, kept)
+
+
+def _partly_rounded(factor: Tensor, fmt: str, group: int, fell_back: set[int]) -> Tensor:
+    """A stack ``[parts, m, r]`` (or the factor of a plain layer, which fell back) with its healthy parts rounded."""
+    if factor.ndim == 2:
+        return factor.contiguous()
+    rounded = round_to(factor, fmt, group)
+    return torch.stack([factor[e] if e in fell_back else rounded[e] for e in range(len(factor))])
 
 
 def _sizes(model: Dormouse, content: dict[str, Tensor | Packed], factors: list[str], kept: tuple[str, ...]) -> Sizes:

@@ -269,7 +269,8 @@ def test_yardsticks_of_an_unknown_text_are_the_uniform_distribution_only():
 
 
 def test_a_network_beyond_the_machine_s_memory_is_refused_before_anything_is_written(folder, capsys):
-    assert train("--steps", "1", "--out", "big", sets=["engram_rows=100000000000"]) == 2
+    fixed = ("--data", "train.txt", "--eval", "held.txt", "--steps", "1", "--out", "big")
+    assert main(["train", *fixed, "--set", "engram_rows=100000000000"]) == 2
     said = capsys.readouterr().err
     assert "GiB of weights" in said
     assert "memory table" in said

@@ -8,6 +8,7 @@ BLEND = ["moe_topk=0", "moe_lb_coef=0", "moe_gate_scale=one"]
 ARMS = {
     "tiny": [],
     "blend": BLEND,
+    "blend one head": [*BLEND, "n_heads=1", "head_dim=16"],
     "blend parallel": [*BLEND, "layout=parallel"],
     "blend one pass": [*BLEND, "max_iter=1"],
     "blend four passes": [*BLEND, "max_iter=4"],

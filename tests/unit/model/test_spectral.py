@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dormouse import ExpertBank, SpectralLinear
+from dormouse import ExpertBank, SpectralLinear, TsctExperts
 from dormouse.model.factor_format import formatted_layers
 from dormouse.model.spectral import truncate
 
@@ -137,3 +137,30 @@ def test_layers_in_any_model_are_found_with_their_factors():
     assert (second.name, set(second.factors)) == ("2", {"up_U", "up_V", "down_U", "down_V"})
     assert first.stacked("U").shape == (1, 4, 2)
     assert second.stacked("up_V").shape == (2, 8, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("top_k", [0, 1, 2])
+def test_experts_give_back_the_dtype_they_got(dtype, top_k):
+    experts = TsctExperts(d_model=16, d_ffn=32, n_experts=4, rank=8, top_k=top_k).to(dtype)
+    y, _ = experts(torch.randn(7, 16, dtype=dtype), torch.randn(7, 4, dtype=dtype))
+    assert y.dtype == dtype
+
+
+def test_a_layer_that_somebody_extended_is_still_found():
+    class Extended(SpectralLinear):
+        def __init__(self):
+            super().__init__(8, 8, 4)
+            self.extra = nn.Parameter(torch.zeros(3))
+
+    [layer] = formatted_layers(nn.Sequential(Extended()))
+    assert set(layer.factors) == {"U", "V"}
+
+
+def test_the_gradient_is_the_same_by_functional_call():
+    layer, x = SpectralLinear(8, 6, 4, weight_format="fp4"), torch.randn(5, 8)
+    parameters = dict(layer.named_parameters())
+    found = torch.func.grad(lambda p: torch.func.functional_call(layer, p, (x,)).sum())(parameters)
+    expected = torch.autograd.grad(layer(x).sum(), list(parameters.values()))
+    for name, gradient in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(found[name], gradient)

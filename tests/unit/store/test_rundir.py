@@ -149,7 +149,7 @@ def test_run_json_comes_back_as_written_and_damage_is_named(tmp_path):
 
 def test_a_start_that_ended_before_its_first_step_leaves_the_place_free(tmp_path):
     with RunDir.create(tmp_path / "run") as first:
-        first.checkpoints.mkdir()
+        assert first.checkpoints.is_dir()
     with RunDir.create(tmp_path / "run") as second:
         assert second.path == tmp_path / "run"
     (tmp_path / "run" / "checkpoints" / "step_1").mkdir(parents=True)
