@@ -6,12 +6,11 @@ nothing else.
 
 from dataclasses import dataclass
 
-from safetensors.torch import save
-
 from dormouse.model.generate import generate
 from dormouse.model.lm import Dormouse
 from dormouse.store import checkpoint
 from dormouse.store.files import write_atomic
+from dormouse.store.tensors import tensor_file
 from dormouse.train.load import find_checkpoint, load_model
 from dormouse.train.progress import Display
 from dormouse.train.run import Run
@@ -72,8 +71,7 @@ def _write_weights(model: Dormouse, run: Run, step: int) -> None:
         "model_config": run.config.model.model_dump_json(),
         "train_data_sha256": run.corpus.train_sha256,
     }
-    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    write_atomic(run.directory.weights, save(weights, metadata))
+    write_atomic(run.directory.weights, tensor_file(model.state_dict(), metadata))
 
 
 def _write_sample(model: Dormouse, run: Run, step: int, number: int) -> str:

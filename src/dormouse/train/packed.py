@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from dormouse.config.schema import ModelConfig
@@ -23,6 +22,7 @@ from dormouse.model.lm import Dormouse
 from dormouse.model.roles import Role, named_roles
 from dormouse.quant import Packed, pack, packed_from, round_to, unpack
 from dormouse.store.files import write_atomic
+from dormouse.store.tensors import tensor_file
 from dormouse.train.state import load_weights
 
 _KIND = "dormouse packed weights"
@@ -99,7 +99,7 @@ def save_packed(path: Path, content: dict[str, Tensor | Packed], config: ModelCo
             tensors[name] = part
     header = {"packed": described, "model": config.model_dump(mode="json"), "origin": origin}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, save(tensors, {"format": "pt", "kind": _KIND, "dormouse": json.dumps(header)}))
+    write_atomic(path, tensor_file(tensors, {"format": "pt", "kind": _KIND, "dormouse": json.dumps(header)}))
 
 
 def load_packed(path: str | Path) -> tuple[Dormouse, dict]:

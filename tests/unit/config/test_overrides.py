@@ -11,7 +11,7 @@ from dormouse.errors import ConfigError
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12).filter(lambda s: s != "none")
 SETTINGS = st.one_of(
-    st.tuples(st.just("model"), st.sampled_from(["max_seq_len", "d_ffn", "engram_rows"]), st.integers(64, 10**6)),
+    st.tuples(st.just("model"), st.sampled_from(["d_ffn", "engram_rows"]), st.integers(64, 10**6)),
     st.tuples(st.just("model"), st.just("layout"), st.sampled_from(["parallel", "sequential"])),
     st.tuples(st.just("model"), st.sampled_from(["use_engram", "use_tsct", "controller_norm"]), st.booleans()),
     st.tuples(
