@@ -3,15 +3,12 @@
 Every recipe is one set of numbers in `RECIPES`; `build` turns it into a `Peer` that can take steps. Common to all:
 fp32, gradient norm clipped at 1.0, seed 0, the training text that dormouse reads. Rates rise over a few steps, stay,
 and fall linearly over the last share of the run, under the schedule class that dormouse itself uses, because a time
-budget has no length in steps to stretch a cosine over before its speed is known. For the recurrent recipes this is not
-a handicap: over 200 steps of the LSTM it scored 2.596 bits per byte where the cosine scored 2.667.
+budget has no length in steps to stretch a cosine over before its speed is known.
 
 The GPT with n-grams comes in three forms. `gpt-ngram` is the usual one: 2-, 3-, 4-grams as wide as the model, sparse
 Adam. `gpt-ngram-tuned` has exactly the tables of dormouse's preset `tiny`, read from it: orders, rows, their width, a
 start near zero, row-wise Adagrad at the same rate; and batches of 4, which suit it better. `gpt-ngram-shallow` is the
-same with two layers, because with such tables the bytes read matter more than the depth in a short run. These choices
-come from runs of equal processor time (30 s of one thread, 2.1 to 2.5 bits per byte): narrow rows with a projection
-and rows as wide as the model came out even, batches of 4 were 0.04 ahead of 8, two layers 0.17 ahead of five.
+same with two layers, because with such tables the bytes read matter more than the depth in a short run.
 """
 
 from dataclasses import dataclass, field

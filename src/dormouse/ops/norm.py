@@ -1,7 +1,7 @@
 """RMS and L2 normalisation with closed-form gradients.
 
-The stock composition on a CPU makes several passes over memory in both directions (`F.rms_norm` costs about five times
-`F.layer_norm` there). Both functions here keep one number a row for the backward. RMSNorm: arXiv 1910.07467.
+The stock composition on a CPU makes several passes over memory in both directions. Both functions here keep one number
+a row for the backward. RMSNorm: arXiv 1910.07467.
 """
 
 from typing import Any

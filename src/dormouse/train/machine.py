@@ -3,7 +3,7 @@
 `auto` takes a GPU if there is one and says so if there is none; a device that was named is never replaced by
 another. The thread count is set once at the start and recorded, because a sum over another number of threads
 already differs in its last digits. glibc gives every block above 32 MB back to the system and faults it in
-again at the next allocation; raising two of its thresholds keeps such blocks and saves a third of some steps.
+again at the next allocation; raising two of its thresholds keeps such blocks.
 Other allocators are left alone.
 """
 

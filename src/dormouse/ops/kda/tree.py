@@ -52,8 +52,10 @@ def grow(kq: Tensor, a: Tensor) -> Tree:
         second = rows.view(M, 2, C // (2 * m), 2, m, K)[:, :, :, 1]
         first = cols.view(M, C // (2 * m), 2, m, K)[:, :, 0]
         # Copies always: both views are scaled in place below, and of a single matrix they are contiguous already.
-        kept = (part.clone(memory_format=torch.contiguous_format) for part in (second.transpose(1, 2), first))
-        levels.append(Level(*kept, halves))
+        whole = torch.contiguous_format
+        levels.append(
+            Level(second.transpose(1, 2).clone(memory_format=whole), first.clone(memory_format=whole), halves)
+        )
         second *= halves[:, None, :, 0, None]
         first *= halves[:, :, 1, None]
         total = halves[:, :, 0] * halves[:, :, 1]
