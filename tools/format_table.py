@@ -6,8 +6,8 @@
 
 A rung is a format, a row its runs: mean held-out BPB with the standard deviation over seeds, the mean difference to
 fp32 with the same seeds and its 95 % interval (paired t), parts that fell back, the largest orthogonality error of what
-the forward saw. *Alive* means: no part fell back with any seed, and the interval ends below +0.02 BPB. Nothing is typed
-in by hand.
+the forward saw. *Alive* is yes when no part fell back with any seed and the interval ends below +0.02 BPB, no when a
+part fell back or the interval begins above that, and undecided between. Nothing is typed in by hand.
 """
 
 import argparse
@@ -83,8 +83,9 @@ def line(arm: str, runs: dict[int, dict[str, str]], control: dict[int, dict[str,
     )
     difference, ends = against(runs, control)
     shown = "control" if arm == CONTROL else f"{difference:+.4f} ({ends[0]:+.4f} to {ends[1]:+.4f})"
-    holds = arm == CONTROL or ends[1] < TOLERANCE_BPB
-    verdict = "yes" if holds and fallen == "none" else "no"
+    verdict = "yes" if arm == CONTROL or ends[1] < TOLERANCE_BPB else "undecided"
+    if fallen != "none" or ends[0] > TOLERANCE_BPB:
+        verdict = "no"
     return f"| {arm} | {len(runs)} | {fmean(scores):.4f}{spread} | {shown} | {fallen} | {error:.1e} | {verdict} |"
 
 

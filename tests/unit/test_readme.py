@@ -178,6 +178,12 @@ def test_the_results_table_is_what_the_tool_writes():
     assert done.returncode == 0, done.stderr
 
 
+def test_the_table_of_formats_is_what_the_tool_writes():
+    tool = ROOT / "tools" / "format_table.py"
+    done = subprocess.run([sys.executable, tool, "--check"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("page", MEASURED, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_scores_in_notes_and_decisions_are_in_an_experiment(page):
     known = set()
