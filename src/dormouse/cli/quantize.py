@@ -143,5 +143,5 @@ def _show(facts: dict) -> None:
     if facts["tables"] is None and rest > 0.5:
         print(f"{rest:.0%} of all bytes are not factors; --tables int8 packs the memory tables too")
     for name in facts["kept"]:
-        print(f"{name} stays in fp32: a part of it fell back in training")
+        print(f"{name} is stored in fp32, its healthy parts rounded: a part of it fell back in training")
     print(f"file: {facts['file']} ({facts['file_bytes']:,} bytes)")

@@ -68,3 +68,11 @@ def test_a_state_handed_from_pass_to_pass_would_be_caught(make_model, make_bytes
 
     with torch.no_grad():
         assert not torch.equal(leaky(ids)[:, :31], leaky(changed)[:, :31])
+
+
+@pytest.mark.parametrize("length", [17, 32, 33])
+def test_a_row_alone_is_the_row_in_a_batch(length, make_model, make_bytes):
+    """One head of one sequence is a single matrix to the mixer; two rows are two."""
+    model, ids = make_model("n_heads=1", "head_dim=16"), make_bytes(2, length)
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids[:1]).logits, model(ids).logits[:1], rtol=0, atol=1e-5)
