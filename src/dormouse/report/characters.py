@@ -1,8 +1,8 @@
 """How the bytes of a text are shown: one group a character, and something visible for whatever has no glyph.
 
-Bytes that form a UTF-8 character are shown together, as that character. ASCII control bytes become the pictures that
-Unicode has for them, bytes outside valid UTF-8 an escape such as `\\x80`, invisible and direction-changing characters
-`\\u200b`, and a combining mark stands on a dotted circle, so that it does not climb onto its neighbor.
+Bytes that form a UTF-8 character are shown together, as that character. Control bytes and bytes outside valid UTF-8
+become an escape such as `\\x80`, invisible and direction-changing characters one such as `\\u200b`, and a combining mark
+stands on a dotted circle, so that it does not climb onto its neighbor.
 """
 
 import unicodedata
@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["plain", "newline", "tab", "mark"]
-_CONTROL_PICTURES = 0x2400
-_DELETE_PICTURE = "\u2421"
 _DOTTED_CIRCLE = "\u25cc"
 
 
@@ -38,7 +36,7 @@ def characters(data: bytes) -> Iterator[Character]:
             position += 1
             continue
         length, text = _decoded(data[position : position + 4])
-        yield Character(position, length, *(_visible(text) if text else (f"\\x{byte:02x}", "mark")))
+        yield Character(position, length, *(_visible(text) if text else _escape(byte)))
         position += length
 
 
@@ -47,9 +45,11 @@ def _ascii(byte: int) -> tuple[str, Kind]:
         return "\n", "newline"
     if byte == 0x09:
         return "\t", "tab"
-    if byte == 0x7F:
-        return _DELETE_PICTURE, "mark"
-    return (chr(byte), "plain") if byte >= 0x20 else (chr(_CONTROL_PICTURES + byte), "mark")
+    return (chr(byte), "plain") if 0x20 <= byte < 0x7F else _escape(byte)
+
+
+def _escape(byte: int) -> tuple[str, Kind]:
+    return f"\\x{byte:02x}", "mark"
 
 
 def _decoded(head: bytes) -> tuple[int, str]:

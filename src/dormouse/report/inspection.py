@@ -48,13 +48,14 @@ class Inspection:
 def render(inspection: Inspection) -> str:
     """The page, as text to be stored in UTF-8."""
     trace = inspection.trace
-    bits = trace.bits[1:]
+    bits, shares = trace.bits[1:], trace.counts() / (len(trace.data) * trace.top_k)
     return _environment().get_template("inspect.html.j2").render(
         inspection=inspection,
         trace=trace,
         cells=cells(trace),
         experts=_experts(trace),
-        shares=trace.counts() / (len(trace.data) * trace.top_k),
+        shares=shares,
+        largest_share=shares.max(),
         unused=(trace.counts() == 0).sum(1),
         pairs=[_pair(agreement) for agreement in agreements(trace.ids, trace.n_experts)],
         classes=CLASSES,
@@ -112,7 +113,14 @@ def _pair(agreement: Agreement) -> dict:
     groups = [np.array([expert]) for expert in kept] + ([rest] if counts[rest].any() or counts[:, rest].any() else [])
     table = np.array([[counts[np.ix_(row, column)].sum() for column in groups] for row in groups])
     names = [str(expert) for expert in kept] + ["others"] * (len(groups) - len(kept))
-    return {"agreement": agreement, "names": names, "table": table.tolist(), "total": int(counts.sum())}
+    return {
+        "agreement": agreement,
+        "neighbors": agreement.second == agreement.first + 1,
+        "names": names,
+        "table": table.tolist(),
+        "total": int(counts.sum()),
+        "largest": int(table.max()),
+    }
 
 
 def _record(trace: ByteTrace) -> dict:

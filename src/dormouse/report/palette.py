@@ -24,7 +24,7 @@ class Scheme:
     page: str
     experts: tuple[str, ...]
     surprisal: tuple[str, ...]
-    """0, 1, .. 12 bits; the last one stands for more, too."""
+    """0, 1, .. 9 bits; the last one stands for more, too."""
     confidence: tuple[str, ...]
     """Tenths: 0 to 0.1, .. 0.9 to 1."""
 
@@ -37,8 +37,8 @@ LIGHT = Scheme(
         *("#5294e6", "#c0851f", "#54a058", "#f5bdf0", "#e5ddd0", "#d4dcff", "#d2f6af", "#979fab"),
     ),
     surprisal=(
-        *("#fdfaf3", "#fdf2d9", "#fdeabf", "#fee2a4", "#fed98a", "#fec470", "#fead56", "#fc9545", "#f97c3d"),
-        *("#f77342", "#f66947", "#f3604d", "#f05653"),
+        *("#fdfaf3", "#fdf2d9", "#fee6b1", "#fed98a", "#fec470"),
+        *("#fea04d", "#f9843f", "#f77342", "#f4644a", "#f05653"),
     ),
     confidence=(
         *("#f2fafd", "#dbf3fb", "#c3ecf8", "#aae5f5", "#90def1"),
@@ -50,12 +50,12 @@ DARK = Scheme(
     ink="#f7f8fa",
     page="#14171c",
     experts=(
-        *("#0d5c91", "#915108", "#0b5d2a", "#93285c", "#847514", "#4f3189", "#0e7272", "#8d1b19"),
+        *("#0d5c91", "#915108", "#0b5d2a", "#93285c", "#7c6d12", "#4f3189", "#0e7272", "#8d1b19"),
         *("#0f3072", "#563503", "#033816", "#90558b", "#6c6863", "#5c5fab", "#4b7f28", "#35383d"),
     ),
     surprisal=(
-        *("#1e1a16", "#2c2016", "#392715", "#472e12", "#54360b", "#643905", "#743c02", "#853e03", "#97400d"),
-        *("#9e3a10", "#a63416", "#ad2c1f", "#b32228"),
+        *("#1e1a16", "#2c2016", "#3f2a14", "#54360b", "#693a04"),
+        *("#7d3d02", "#913f0a", "#9e3a10", "#aa301b", "#b32228"),
     ),
     confidence=(
         *("#161c1e", "#17252c", "#162f3a", "#133a48", "#0c4457"),

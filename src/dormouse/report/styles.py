@@ -41,7 +41,7 @@ def _expert_colors(trace: ByteTrace) -> list[str]:
 def _confidence_colors(trace: ByteTrace) -> list[str]:
     names = [code(i, string.ascii_lowercase) for i in range(trace.n_passes)]
     return [
-        f'.{name}{tenth}{{--{name}:var(--q{tenth});--{name}l:".{tenth}"}}'
+        f'.{name}{tenth}{{--{name}:var(--q{tenth});--{name}l:"{tenth}"}}'
         for name in names
         for tenth in range(len(LIGHT.confidence))
     ]
@@ -64,7 +64,7 @@ def _views(trace: ByteTrace) -> list[str]:
             name = code(i * trace.top_k + slot)
             which = f":has(#slot-{slot + 1}:checked)" if trace.top_k > 1 else ""
             rules.append(_view(f"{chosen}:has(#by-expert:checked){which}", name, f".{name}", pattern=f"--{name}p"))
-        rules.append(f"{chosen} .of-pass-{i + 1}{{display:revert}}")
+        rules.append(f"{chosen} .of-pass:not(.of-pass-{i + 1}){{display:none}}")
     return rules
 
 
@@ -78,7 +78,9 @@ def _view(setting: str, name: str, labelled: str, pattern: str | None = None) ->
 
 
 def _room(trace: ByteTrace) -> str:
-    return f".text{{--under:{_GAP + trace.n_passes * _LINE}px}}"
+    """Height for the stripes, and numbers small enough to stand above one byte."""
+    digits = len(str(trace.n_experts - 1))
+    return f".text{{--under:{_GAP + trace.n_passes * _LINE}px;--label:{0.56 if digits == 1 else 0.9 / digits:.2f}em}}"
 
 
 def _stripes(trace: ByteTrace) -> list[str]:
