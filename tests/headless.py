@@ -34,8 +34,8 @@ def find_browser() -> str:
     found = shutil.which(named) if named else next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         raise AssertionError(
-            f"no browser ({named or ', '.join(NAMES)}): the pages that dormouse writes are tested in a real one. Install "
-            "it (Debian, Ubuntu: apt-get install chromium), or put the path of a Chromium into DORMOUSE_BROWSER."
+            f"no browser ({named or ', '.join(NAMES)}): the pages that dormouse writes are tested in a real one. "
+            "Install it (Debian, Ubuntu: apt-get install chromium), or put its path into DORMOUSE_BROWSER."
         )
     return found
 
@@ -54,7 +54,9 @@ class Page:
 
     def show(self, path: Path, *, width=1280, height=900, dark=False, scripts=True) -> None:
         """Load a file at a size of the viewport in CSS pixels, in a light or a dark scheme."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
@@ -92,8 +94,9 @@ class Page:
 
     def _mouse(self, selector: str, *kinds: str) -> None:
         box = self.run(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}});"
-            "const r = e.getClientRects()[0]; return [r.x + r.width / 2, r.y + r.height / 2]; })()"
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); "
+            "e.scrollIntoView({block: 'center'}); const r = e.getClientRects()[0]; "
+            "return [r.x + r.width / 2, r.y + r.height / 2]; })()"
         )
         where = {"x": box[0], "y": box[1]}
         self.call("Input.dispatchMouseEvent", type="mouseMoved", **where)

@@ -56,8 +56,8 @@ def inspect(
     TrainConfig(steps=1, threads=threads)  # only its check of the threads is wanted
     if not 2 <= max_bytes <= LARGEST:
         raise ConfigError(
-            f"max_bytes = {max_bytes}: a page holds 2 to {LARGEST:,} bytes; fewer score nothing, and with more no browser "
-            "would have scrolled smoothly. Name a number in between, and look at a long text in parts."
+            f"max_bytes = {max_bytes}: a page holds 2 to {LARGEST:,} bytes; fewer score nothing, and with more no "
+            "browser would have scrolled smoothly. Name a number in between, and look at a long text in parts."
         )
     name = "stdin" if text == "-" else Path(text).name
     target = out or run / "inspect" / f"{name}.html"

@@ -29,7 +29,9 @@ def trace(model: Dormouse, data: np.ndarray, *, window: int = 512, separator: by
     """
     refuse_unrouted(model.config.n_experts, model.config.moe_topk)
     if len(data) < 2:
-        raise DataError(f"text of {len(data)} bytes: byte 0 is only read, so none would be scored; 2 bytes are the least")
+        raise DataError(
+            f"text of {len(data)} bytes: byte 0 is only read, so none would be scored; 2 bytes are the least"
+        )
     was_training = model.training
     model.eval()
     try:
@@ -51,8 +53,8 @@ def refuse_unrouted(n_experts: int, top_k: int) -> None:
     """Raise `ConfigError` for a configuration in which no byte has an expert of its own."""
     if n_experts == 1:
         raise ConfigError(
-            "model.n_experts = 1: every byte uses the one expert there is, so nothing is routed and the page would have "
-            "had one color. Inspect a run with 2 or more experts; `dormouse eval` scores this one."
+            "model.n_experts = 1: every byte uses the one expert there is, so nothing is routed and the page "
+            "would have had one color. Inspect a run with 2 or more experts; `dormouse eval` scores this one."
         )
     if top_k == 0:
         raise ConfigError(

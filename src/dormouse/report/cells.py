@@ -16,6 +16,8 @@ from dormouse.report.characters import Character, characters
 from dormouse.report.palette import LIGHT
 
 TOP_SURPRISAL = len(LIGHT.surprisal) - 1
+PASS_LETTERS = "abcdefghijk"
+"""Of names of passes; no such name is that of another custom property in the style sheet."""
 _TENTHS = len(LIGHT.confidence)
 
 
@@ -29,7 +31,7 @@ class Cell:
 
 
 def code(number: int, letters: str = string.ascii_uppercase) -> str:
-    """Name of a view (or of a pass, in lower-case letters): A .. Z, AA, AB and so on."""
+    """Name of a view (or of a pass, with `PASS_LETTERS`): A .. Z, AA, AB and so on."""
     head, last = divmod(number, len(letters))
     return (code(head - 1, letters) if head else "") + letters[last]
 
@@ -58,9 +60,8 @@ def _class_names(trace: ByteTrace) -> list[str]:
     passes, n, slots = trace.ids.shape
     columns = [["_"] + [f"_{bits}" for bits in np.clip(np.rint(trace.bits[1:]), 0, TOP_SURPRISAL).astype(int)]]
     for i in range(passes):
-        for slot in range(slots):
-            columns.append(_stretches(code(i * slots + slot), trace.ids[i, :, slot]))
-        columns.append(_stretches(code(i, string.ascii_lowercase), tenths(trace.confidence[i])))
+        columns += [_stretches(code(i * slots + slot), trace.ids[i, :, slot]) for slot in range(slots)]
+        columns.append(_stretches(code(i, PASS_LETTERS), tenths(trace.confidence[i])))
     return [" ".join(column[t] for column in columns) for t in range(n)]
 
 

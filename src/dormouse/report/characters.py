@@ -1,8 +1,8 @@
 """How the bytes of a text are shown: one group a character, and something visible for whatever has no glyph.
 
 Bytes that form a UTF-8 character are shown together, as that character. Control bytes and bytes outside valid UTF-8
-become an escape such as `\\x80`, invisible and direction-changing characters one such as `\\u200b`, and a combining mark
-stands on a dotted circle, so that it does not climb onto its neighbor.
+become an escape such as `\\x80`, invisible and direction-changing characters one such as `\\u200b`, and a combining
+mark stands on a dotted circle, so that it does not climb onto its neighbor.
 """
 
 import unicodedata

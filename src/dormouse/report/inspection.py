@@ -49,30 +49,34 @@ def render(inspection: Inspection) -> str:
     """The page, as text to be stored in UTF-8."""
     trace = inspection.trace
     bits, shares = trace.bits[1:], trace.counts() / (len(trace.data) * trace.top_k)
-    return _environment().get_template("inspect.html.j2").render(
-        inspection=inspection,
-        trace=trace,
-        cells=cells(trace),
-        experts=_experts(trace),
-        shares=shares,
-        largest_share=shares.max(),
-        unused=(trace.counts() == 0).sum(1),
-        pairs=[_pair(agreement) for agreement in agreements(trace.ids, trace.n_experts)],
-        classes=CLASSES,
-        text_classes=class_shares(trace.data),
-        rows=rows(trace),
-        spark=sparkline(bits),
-        spark_height=HEIGHT,
-        hardest=int(bits.argmax()) + 1,
-        hardest_bits=float(bits.max()),
-        record=json.dumps(_record(trace), separators=(",", ":")),
-        light=declarations(LIGHT),
-        dark=declarations(DARK),
-        rules=styles.record_rules(trace),
-        swatch=styles.swatch,
-        ramp_surprisal=range(len(LIGHT.surprisal)),
-        ramp_confidence=range(len(LIGHT.confidence)),
-        name_of=byte_name,
+    return (
+        _environment()
+        .get_template("inspect.html.j2")
+        .render(
+            inspection=inspection,
+            trace=trace,
+            cells=cells(trace),
+            experts=_experts(trace),
+            shares=shares,
+            largest_share=shares.max(),
+            unused=(trace.counts() == 0).sum(1),
+            pairs=[_pair(agreement) for agreement in agreements(trace.ids, trace.n_experts)],
+            classes=CLASSES,
+            text_classes=class_shares(trace.data),
+            rows=rows(trace),
+            spark=sparkline(bits),
+            spark_height=HEIGHT,
+            hardest=int(bits.argmax()) + 1,
+            hardest_bits=float(bits.max()),
+            record=json.dumps(_record(trace), separators=(",", ":")),
+            light=declarations(LIGHT),
+            dark=declarations(DARK),
+            rules=styles.record_rules(trace),
+            swatch=styles.swatch,
+            ramp_surprisal=range(len(LIGHT.surprisal)),
+            ramp_confidence=range(len(LIGHT.confidence)),
+            name_of=byte_name,
+        )
     )
 
 

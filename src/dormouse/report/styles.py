@@ -4,12 +4,10 @@ A byte knows its color in every view by its classes; which of them is shown is d
 `:has`, so the page needs no script to change its view. A browser without `:has` shows the first pass by expert.
 """
 
-import string
-
 import numpy as np
 
 from dormouse.instruments.byte_trace import ByteTrace
-from dormouse.report.cells import TOP_SURPRISAL, code
+from dormouse.report.cells import PASS_LETTERS, TOP_SURPRISAL, code
 from dormouse.report.palette import LIGHT, PATTERNS, expert_color, expert_pattern
 
 _GAP, _LINE = 1, 3  # CSS pixels above the first stripe, and of each stripe
@@ -39,7 +37,7 @@ def _expert_colors(trace: ByteTrace) -> list[str]:
 
 
 def _confidence_colors(trace: ByteTrace) -> list[str]:
-    names = [code(i, string.ascii_lowercase) for i in range(trace.n_passes)]
+    names = [code(i, PASS_LETTERS) for i in range(trace.n_passes)]
     return [
         f'.{name}{tenth}{{--{name}:var(--q{tenth});--{name}l:"{tenth}"}}'
         for name in names
@@ -58,7 +56,7 @@ def _views(trace: ByteTrace) -> list[str]:
     rules = [_view(":root:has(#by-surprisal:checked)", "s", "b", pattern="--sp")]
     for i in range(trace.n_passes):
         chosen = f":root:has(#pass-{i + 1}:checked)"
-        name = code(i, string.ascii_lowercase)
+        name = code(i, PASS_LETTERS)
         rules.append(_view(f"{chosen}:has(#by-confidence:checked)", name, f".{name}"))
         for slot in range(trace.top_k):
             name = code(i * trace.top_k + slot)
@@ -88,8 +86,7 @@ def _stripes(trace: ByteTrace) -> list[str]:
     rules = []
     for slot in range(trace.top_k):
         which = f":has(#slot-{slot + 1}:checked)" if trace.top_k > 1 else ""
-        shadows = [f"0 {_GAP}px 0 var(--page)"]
-        for i in range(trace.n_passes):
-            shadows.append(f"0 {_GAP + (i + 1) * _LINE}px 0 var(--{code(i * trace.top_k + slot)})")
+        names = [code(i * trace.top_k + slot) for i in range(trace.n_passes)]
+        shadows = [f"0 {_GAP + i * _LINE}px 0 var(--{name})" for i, name in enumerate(["page", *names])]
         rules.append(f":root:has(#stripes:checked){which} .text b{{box-shadow:{','.join(shadows)}}}")
     return rules

@@ -110,7 +110,9 @@ def test_every_printed_figure_is_in_the_json_object(run, capsys, sets):
 def test_a_long_text_is_cut_and_that_is_announced_everywhere(run, capsys):
     facts, said = inspected(capsys, "--text", "text.txt", "--max-bytes", "100")
     assert facts["bytes"] == 100
-    assert facts["cut"] == f"only the first 100 bytes are shown; the text has {len(TEXT)}. --max-bytes takes up to 65,536."
+    assert (
+        facts["cut"] == f"only the first 100 bytes are shown; the text has {len(TEXT)}. --max-bytes takes up to 65,536."
+    )
     assert facts["cut"] in said
     assert facts["cut"] in (run / "inspect" / "text.txt.html").read_text()
 

@@ -4,14 +4,16 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
-from traces import made_inspection
 
+from dormouse.report import styles
 from dormouse.report.cells import code
 from dormouse.report.inspection import byte_name, render
+from traces import made_inspection
 
-HOSTILE = b'</div><script>alert(1)</script><b class=A9>&amp;"\'\n\x00\xff\xc3\xa9 {{ 7*7 }} {% raw %}\n'
+HOSTILE = b"</div><script>alert(1)</script><b class=A9>&amp;\"'\n\x00\xff\xc3\xa9 {{ 7*7 }} {% raw %}\n"
 
 
 class Reader(HTMLParser):
@@ -139,6 +141,20 @@ def test_names_of_views_are_all_different():
     names = [code(number) for number in range(2000)]
     assert (names[0], names[25], names[26], names[702]) == ("A", "Z", "AA", "AAA")
     assert len(set(names)) == 2000
+
+
+def test_custom_properties_of_many_passes_have_names_of_their_own():
+    page = render(made_inspection(HOSTILE, passes=40, top_k=2))
+    declared = re.findall(r"(?m)^\.(\w+)\{--(\w+):", page[: page.index("</style>")])
+    assert len(declared) > 40 * (10 + 2 * 4)
+    by_property = {}
+    for name, variable in declared:
+        by_property.setdefault(variable, set()).add(name.rstrip("0123456789"))
+    assert all(len(families) == 1 for families in by_property.values())
+    static = set(
+        re.findall(r"--(\w+)", Path(styles.__file__).with_name("templates").joinpath("inspect.css").read_text())
+    )
+    assert set(by_property) & static == {"A", "s"}
 
 
 @pytest.mark.parametrize(

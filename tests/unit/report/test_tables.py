@@ -4,11 +4,11 @@ import re
 
 import numpy as np
 import pytest
-from traces import made_trace
 
 from dormouse.report.reading import rows
 from dormouse.report.sparkline import HEIGHT, sparkline
 from dormouse.report.typical import CLASSES, class_shares, classes, profiles
+from traces import made_trace
 
 
 def test_byte_classes_are_those_of_the_standard_library():
@@ -36,7 +36,9 @@ def test_shares_and_lifts_of_an_expert():
     ids = np.array([[1, 1, 0, 0], [1, 1, 1, 0]])[..., None]
     first, second, third = profiles(data, ids, 3)
     assert (first.assignments, second.assignments, third.assignments) == (3, 5, 0)
-    assert [(t.byte, t.share, t.lift) for t in first.typical] == [(ord("b"), pytest.approx(2 / 3), pytest.approx(8 / 3))]
+    assert [(t.byte, t.share, t.lift) for t in first.typical] == [
+        (ord("b"), pytest.approx(2 / 3), pytest.approx(8 / 3))
+    ]
     assert [(t.byte, t.share, t.lift) for t in second.typical] == [(ord("a"), 1, pytest.approx(4 / 3))]
     assert first.class_shares == pytest.approx((1 / 3, 2 / 3, 0, 0, 0, 0, 0, 0))
     assert (third.class_shares, third.typical) == ((0,) * 8, ())
@@ -61,7 +63,7 @@ def test_the_words_of_a_text():
 
 
 def test_a_long_line_is_cut_between_characters_and_a_first_byte_alone_has_no_mean():
-    found = list(rows(made_trace("\n".encode() + ("é" * 40).encode())))
+    found = list(rows(made_trace(b"\n" + ("é" * 40).encode())))
     assert [(row.start, len(row.text)) for row in found] == [(0, 1), (1, 16), (33, 16), (65, 8)]
     assert found[0].bits is None
     many = list(rows(made_trace(("x" + "é" * 40).encode())))
