@@ -8,7 +8,7 @@ the forward.
 from dataclasses import dataclass
 
 from dormouse.config.model_schema import ModelConfig
-from dormouse.config.sizes import BYTES, controller_columns, is_spectral
+from dormouse.config.sizes import BYTES, controller_columns, is_spectral, router_columns
 from dormouse.config.train_schema import TrainConfig
 
 
@@ -38,6 +38,14 @@ def active_experts(config: ModelConfig) -> int:
     return config.moe_topk or config.n_experts
 
 
+def controller_flops(config: ModelConfig) -> int:
+    """Gates and router logits from ``[c ; h0]``, padding included."""
+    wide, n, rank = 2 * config.d_model, router_columns(config), config.router_rank
+    own = 2 * wide * n if config.router_per_pass == "columns" else 0
+    low = 2 * rank * (wide + n)
+    return 2 * wide * controller_columns(0 if rank else n) + low + own
+
+
 def linear_flops(config: ModelConfig, part: str, d_out: int) -> int:
     """A d_model -> `d_out` product, spectral or dense."""
     d = config.d_model
@@ -65,7 +73,7 @@ def flops_per_byte(config: ModelConfig, *, context: int | None = None) -> list[C
     if config.use_byteflow:
         return []
     d, once = config.d_model, config.deep_supervision == 0
-    costs = [Cost("controller", 4 * d * controller_columns(config.n_experts))]
+    costs = [Cost("controller", controller_flops(config))]
     if config.use_kda:
         costs.append(Cost("KDA", kda_flops(config)))
     if config.use_plain_attn:

@@ -32,9 +32,28 @@ class Part:
     built: bool
 
 
-def controller_columns(n_experts: int) -> int:
+def controller_columns(n_router: int) -> int:
     """Columns of the controller: three branch gates and the router's logits, padded to a multiple of 4."""
-    return 4 * ceil((GATES + n_experts) / 4)
+    return 4 * ceil((GATES + n_router) / 4)
+
+
+def router_columns(config: ModelConfig) -> int:
+    """Columns of the router: one an expert, and the null experts'."""
+    return config.n_experts + config.n_null_experts
+
+
+def controller_parts(config: ModelConfig, *, built: bool) -> list[Part]:
+    """The controller, its router as one matrix or two thin ones, and what each pass has for itself."""
+    wide, n, rank, passes = 2 * config.d_model, router_columns(config), config.router_rank, config.max_iter
+    columns = controller_columns(0 if rank else n)
+    parts = [Part("controller", f"{wide}x{columns}", wide * columns, 1, built)]
+    if rank:
+        parts.append(Part("low-rank router", f"{wide}x{rank}, {rank}x{n}", rank * (wide + n), 2, built))
+    if config.router_per_pass == "bias":
+        parts.append(Part("router bias by pass", f"{passes}x{n}", passes * n, 1, built))
+    if config.router_per_pass == "columns":
+        parts.append(Part("router columns by pass", f"{passes}x{wide}x{n}", passes * wide * n, 1, built))
+    return parts
 
 
 def table_rows(engram_rows: int) -> int:
@@ -125,11 +144,11 @@ def memory_parts(config: ModelConfig, *, built: bool) -> list[Part]:
 
 def loop_parts(config: ModelConfig, *, built: bool) -> list[Part]:
     """The looped network, first to last part."""
-    d, columns = config.d_model, controller_columns(config.n_experts)
+    d = config.d_model
     norms = ["loop norm"] if config.layout == "parallel" else ["loop norm", "experts' norm"]
     return [
         Part("embedding", f"{BYTES}x{d}", BYTES * d, 1, built),
-        Part("controller", f"{2 * d}x{columns}", 2 * d * columns, 1, built),
+        *controller_parts(config, built=built),
         *attention_parts(config, built=built),
         expert_part(config, built=built),
         *memory_parts(config, built=built),

@@ -5,6 +5,8 @@ bank, so the two differ in the form of the weights alone. The segment lengths ar
 wait for the device in every pass.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -27,10 +29,11 @@ class DenseExperts(nn.Module):
         top_k: int,
         renormalize: bool = False,
         gate_scale: float = 1.0,
+        **router_options: Any,
     ) -> None:
         """Create the bank; see `TsctExperts` for arguments and errors."""
         super().__init__()
-        self.router = Router(n_experts, top_k, renormalize, gate_scale)
+        self.router = Router(n_experts, top_k, renormalize, gate_scale, **router_options)
         up = torch.randn(n_experts, d_ffn, d_model) * d_model**-0.5
         down = torch.randn(n_experts, d_model, d_ffn) * 0.5 * d_ffn**-0.5
         self.up = nn.Parameter(up)
@@ -43,10 +46,10 @@ class DenseExperts(nn.Module):
         """Nothing is folded; present so that both banks are used alike."""
 
     def forward(
-        self, x: Tensor, logits: Tensor, *, path: Path = "dispatch", factors: None = None
+        self, x: Tensor, logits: Tensor, *, path: Path = "dispatch", factors: None = None, pass_index: int = 0
     ) -> tuple[Tensor, Routing]:
         """Route and compute ``[N, d]``; ``masked`` and ``loop`` both compute every expert on every token."""
-        routing = self.router(logits)
+        routing = self.router(logits, pass_index=pass_index)
         if routing.ids is None or path != "dispatch":
             gates = routing.dense_gates().to(x.dtype)
             parts = [gates[:, e, None] * self._expert(e, x) for e in range(len(self.up))]

@@ -4,6 +4,8 @@ Only selected experts run (``path="dispatch"``); ``masked`` computes all of them
 over tokens one by one: the references. ``top_k = 0`` is the dense blend of all experts with the same parameters.
 """
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from dormouse.model.bank import ExpertBank, Factors, Path
@@ -27,6 +29,7 @@ class TsctExperts(nn.Module):
         gate_scale: float = 1.0,
         weight_format: str = "fp32",
         format_group: int = DEFAULT_GROUP,
+        **router_options: Any,
     ) -> None:
         """Create router and bank.
 
@@ -40,12 +43,13 @@ class TsctExperts(nn.Module):
             gate_scale: constant on every gate; E keeps the output's scale independent of E.
             weight_format: number format in which a forward sees the factors.
             format_group: numbers of a factor's row that share a scale; 0 = the whole row.
+            router_options: further arguments of `Router`.
 
         Raises:
             ValueError: ``top_k`` outside ``0 .. E``, ``renormalize`` with ``top_k == 1``, rank below 1, unknown format.
         """
         super().__init__()
-        self.router = Router(n_experts, top_k, renormalize, gate_scale)
+        self.router = Router(n_experts, top_k, renormalize, gate_scale, **router_options)
         self.bank = ExpertBank(
             d_model=d_model,
             d_ffn=d_ffn,
@@ -60,7 +64,13 @@ class TsctExperts(nn.Module):
         return self.bank.prepare()
 
     def forward(
-        self, x: Tensor, logits: Tensor, *, path: Path = "dispatch", factors: Factors | None = None
+        self,
+        x: Tensor,
+        logits: Tensor,
+        *,
+        path: Path = "dispatch",
+        factors: Factors | None = None,
+        pass_index: int = 0,
     ) -> tuple[Tensor, Routing]:
         """Route and compute.
 
@@ -69,11 +79,12 @@ class TsctExperts(nn.Module):
             logits: router logits ``[N, E]``.
             path: ``dispatch`` runs selected experts only; ``masked`` and ``loop`` are slow references.
             factors: result of `prepare`, to share it between calls.
+            pass_index: which pass of a loop this is; read by a router with a selection bias a pass.
 
         Returns:
             ``[N, d]`` and the routing.
         """
-        routing = self.router(logits)
+        routing = self.router(logits, pass_index=pass_index)
         if routing.ids is None:
             return self.bank.blend(x, routing.gates, factors=factors), routing
         return self.bank(x, routing.ids, routing.gates, path=path, factors=factors), routing

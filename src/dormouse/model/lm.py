@@ -111,6 +111,7 @@ def _record(routing: list[Routing], shape: torch.Size) -> RoutingRecord:
 
     ids = [r.ids for r in routing if r.ids is not None]
     return RoutingRecord(
+        logits=stack([r.logits for r in routing]),
         probs=stack([r.probs for r in routing]),
         ids=stack(ids) if ids else None,
         gates=stack([r.gates for r in routing]),

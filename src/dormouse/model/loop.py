@@ -11,6 +11,7 @@ With an activation format, attention and experts read rounded copies of their no
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -117,11 +118,11 @@ class LoopBlock(nn.Module):
         control = self.controller.normed(c)
         gates = self.controller.gates(control, ctx.h0_controller)
         if self.expert_norm is None:
-            return self._side_by_side(c, control, gates, ctx, state)
-        return self._in_turn(c, self.expert_norm, gates, ctx, state)
+            return self._side_by_side(i, c, control, gates, ctx, state)
+        return self._in_turn(i, c, self.expert_norm, gates, ctx, state)
 
     def _side_by_side(
-        self, c: Tensor, control: Tensor, gates: Gates, ctx: _Context, state: MixerState
+        self, i: int, c: Tensor, control: Tensor, gates: Gates, ctx: _Context, state: MixerState
     ) -> tuple[Tensor, MixerState, Routing]:
         """Parallel layout: all branches read one normed input and are added together."""
         x = self.norm(c)
@@ -129,12 +130,12 @@ class LoopBlock(nn.Module):
         if self.engram is not None and ctx.memory is not None:
             read = self.engram(ctx.memory, c, x, gates[1])
             y = read if y is None else y + read
-        ffn, routing = self._route(x, control, ctx)
+        ffn, routing = self._route(i, x, control, ctx)
         ffn = gates[2] * ffn
         return c + self.rho * (ffn if y is None else y + ffn), state, routing
 
     def _in_turn(
-        self, c: Tensor, expert_norm: RMSNorm, gates: Gates, ctx: _Context, state: MixerState
+        self, i: int, c: Tensor, expert_norm: RMSNorm, gates: Gates, ctx: _Context, state: MixerState
     ) -> tuple[Tensor, MixerState, Routing]:
         """Sequential layout: memory, attention, experts; each reads the context with those before it added."""
         if self.engram is not None and ctx.memory is not None:
@@ -143,13 +144,15 @@ class LoopBlock(nn.Module):
         y, state = self._mix(self.norm(c), gates[0], ctx, state)
         if y is not None:
             c = c + self.rho * y
-        ffn, routing = self._route(expert_norm(c), self.controller.normed(c), ctx)
+        ffn, routing = self._route(i, expert_norm(c), self.controller.normed(c), ctx)
         return c + self.rho * (gates[2] * ffn), state, routing
 
-    def _route(self, x: Tensor, control: Tensor, ctx: _Context) -> tuple[Tensor, Routing]:
-        logits = self.controller.router_logits(control, ctx.h0_controller)
+    def _route(self, i: int, x: Tensor, control: Tensor, ctx: _Context) -> tuple[Tensor, Routing]:
+        logits = self.controller.router_logits(control, ctx.h0_controller, pass_index=i)
         x = fake_quant_activations(x, self.act_quant, self.act_group)
-        flat, routing = self.experts(x.flatten(0, 1), logits.flatten(0, 1), path=ctx.path, factors=ctx.factors)
+        flat, routing = self.experts(
+            x.flatten(0, 1), logits.flatten(0, 1), path=ctx.path, factors=ctx.factors, pass_index=i
+        )
         return flat.view_as(x), routing
 
     def _mix(self, x: Tensor, w_attn: Tensor, ctx: _Context, state: MixerState) -> tuple[Tensor | None, MixerState]:
@@ -167,16 +170,30 @@ def _mixer(config: ModelConfig) -> KdaMixer | PlainAttention | None:
 
 
 def _experts(config: ModelConfig) -> TsctExperts | DenseExperts:
-    scale = float(config.n_experts) if config.moe_gate_scale == "n_experts" else 1.0
     shape = {"d_model": config.d_model, "d_ffn": config.d_ffn, "n_experts": config.n_experts}
     if config.use_tsct and "experts" in config.tsct_parts:
-        return TsctExperts(
-            **shape,
-            rank=config.rank,
-            top_k=config.moe_topk,
-            renormalize=config.moe_renormalize,
-            gate_scale=scale,
-            weight_format=config.quant,
-            format_group=config.quant_group,
-        )
-    return DenseExperts(**shape, top_k=config.moe_topk, renormalize=config.moe_renormalize, gate_scale=scale)
+        formats = {"weight_format": config.quant, "format_group": config.quant_group}
+        return TsctExperts(**shape, rank=config.rank, **formats, **_router(config))
+    return DenseExperts(**shape, **_router(config))
+
+
+def _router(config: ModelConfig) -> dict[str, Any]:
+    balanced = config.selection_bias != "none"
+    return {
+        "top_k": config.moe_topk,
+        "renormalize": config.moe_renormalize,
+        "gate_scale": _gate_scale(config),
+        "score": config.router_score,
+        "n_null": config.n_null_experts,
+        "noise": config.router_noise,
+        "bias_sets": (config.max_iter if config.balance_per_pass else 1) if balanced else 0,
+    }
+
+
+def _gate_scale(config: ModelConfig) -> float:
+    """The factor on every gate: ``unit`` is one over a gate at equal logits of zero."""
+    if config.moe_gate_scale == "unit" and config.router_score == "sigmoid":
+        return 2.0
+    if config.moe_gate_scale == "unit":
+        return float(config.n_experts + config.n_null_experts)
+    return float(config.n_experts) if config.moe_gate_scale == "n_experts" else 1.0

@@ -23,6 +23,7 @@ from dormouse.model.lm import Dormouse
 from dormouse.store.metrics import MetricsWriter
 from dormouse.store.provenance import provenance
 from dormouse.store.rundir import RunDir
+from dormouse.train.balancer import Balancer
 from dormouse.train.cadence import Cadence
 from dormouse.train.firewall import Firewall
 from dormouse.train.latch import Latch
@@ -149,6 +150,7 @@ def assemble(prepared: Prepared, directory: RunDir, options: Options) -> Run:
             model, train.latch_every, train.latch_ratio, watch_fp32=train.retract_every > 0 or train.retract_when > 0
         ),
         tally=Tally(device, n_experts=config.model.n_experts),
+        balancer=Balancer.from_model(model, config.model),
         progress=Progress(total_steps=train.steps),
     )
     stream = TrainStream(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dormouse.errors import CheckpointError
+from dormouse.train.balancer import Balancer
 from dormouse.train.firewall import Firewall
 from dormouse.train.latch import Latch
 from dormouse.train.tally import Tally
@@ -81,6 +82,8 @@ class TrainState:
     firewall: Firewall
     latch: Latch
     tally: Tally
+    balancer: Balancer | None = None
+    """Moves the selection bias of the model's router, where it has one; holds nothing between two steps."""
     progress: Progress = field(default_factory=Progress)
     elapsed_seconds: float = 0.0
     """Wall time in the loop so far, over all starts of this run; all that differs between equal runs."""

@@ -20,7 +20,7 @@ from torch.nn import functional
 from dormouse.data.batch import Batch
 from dormouse.instruments.utilization import add_counts
 from dormouse.model.records import LoopOutput
-from dormouse.ops.balance import switch_term
+from dormouse.ops.balance import switch_term, z_loss
 from dormouse.ops.retraction import RetractionErrors
 from dormouse.train.firewall import clip, global_norm, is_finite
 from dormouse.train.state import TrainState
@@ -37,6 +37,8 @@ class StepSettings:
 
     grad_clip: float
     moe_lb_coef: float = 0.0
+    moe_z_coef: float = 0.0
+    balance_per_pass: bool = False
     deep_supervision: float = 0.0
     retract_every: int = 0
     retract_when: float = 0.0
@@ -53,6 +55,8 @@ class StepSettings:
         return cls(
             grad_clip=config.train.grad_clip,
             moe_lb_coef=config.model.moe_lb_coef,
+            moe_z_coef=config.model.moe_z_coef,
+            balance_per_pass=config.model.balance_per_pass,
             deep_supervision=config.model.deep_supervision,
             retract_every=config.train.retract_every,
             retract_when=config.train.retract_when,
@@ -102,9 +106,13 @@ def train_step(state: TrainState, batches: Sequence[Batch], *, lr_scale: float, 
     if scored and not skipped:
         clip(gradients, norm, settings.grad_clip)
         state.optimizer.step(lr_scale)
+        if state.balancer is not None:
+            state.balancer.update()
         _retract_if_due(state, lr_scale * settings.factor_lr, settings)
     if skipped:
         state.tally.counts.copy_(counts)
+        if state.balancer is not None:
+            state.balancer.discard()
     state.tally.add(nats=nats, aux=aux, scored=scored, norm=norm, finite=finite)
     state.progress.step += 1
     state.progress.trained_bytes += scored
@@ -145,6 +153,8 @@ def forward_backward(state: TrainState, batches: Sequence[Batch], settings: Step
         nats, aux = nats + part.detach(), aux + extra.detach()
         if out.routing is not None and out.routing.ids is not None:
             add_counts(state.tally.counts, out.routing.ids)
+        if state.balancer is not None:
+            state.balancer.observe(out.routing)
     return nats, aux, scored
 
 
@@ -160,11 +170,18 @@ def _cross_entropy(logits: Tensor, batch: Batch, device: torch.device) -> Tensor
 
 
 def _balance(out: LoopOutput, settings: StepSettings, device: torch.device) -> Tensor:
-    """Weighted balance term, a mean over all positions: context that is not scored loads the experts too."""
-    routing = out.routing
-    if settings.moe_lb_coef <= 0 or routing is None or routing.ids is None:
-        return torch.zeros((), device=device)
-    return settings.moe_lb_coef * switch_term(routing.probs, routing.ids)
+    """Weighted terms of the router, means over all positions: context that is not scored loads the experts too."""
+    routing, total = out.routing, torch.zeros((), device=device)
+    if routing is None or routing.ids is None:
+        return total
+    if settings.moe_lb_coef > 0 and settings.balance_per_pass:
+        terms = [switch_term(probs, ids) for probs, ids in zip(routing.probs, routing.ids, strict=True)]
+        total = total + settings.moe_lb_coef * torch.stack(terms).mean()
+    elif settings.moe_lb_coef > 0:
+        total = total + settings.moe_lb_coef * switch_term(routing.probs, routing.ids)
+    if settings.moe_z_coef > 0:
+        total = total + settings.moe_z_coef * z_loss(routing.logits)
+    return total
 
 
 def _deep(out: LoopOutput, batch: Batch, settings: StepSettings, device: torch.device) -> Tensor:
