@@ -120,8 +120,8 @@ def test_terms_of_a_pass_reach_that_pass_and_have_a_gradient_of_their_own(own, m
     assert (before[1] - after[1]).abs().max() > 1e-3
 
 
-def test_a_low_rank_router_of_enough_rank_has_the_logits_of_the_full_one(make_model, make_bytes):
-    full, thin, ids = make_model("n_experts=6"), make_model("n_experts=6", "router_rank=5"), make_bytes(2, 16)
+def test_a_low_rank_router_of_enough_rank_has_the_logits_of_the_full_one(make_model):
+    full, thin = make_model("n_experts=6"), make_model("n_experts=6", "router_rank=5")
     down, up = thin.loop.controller.router_down, thin.loop.controller.router_up
     with torch.no_grad():
         full.loop.controller.weight[3:9] = up @ down
