@@ -117,3 +117,24 @@ def test_quantiles_refuse_to_balance_where_every_expert_is_selected():
     with pytest.raises(ValueError, match="top_k = 4 with 4 experts"):
         quantile_bias(torch.zeros(4), torch.rand(8, 4), 4)
     assert torch.equal(quantile_bias(torch.ones(4), torch.rand(0, 4), 1), torch.ones(4))
+
+
+PUSH = torch.tensor([1.0, -0.25, -0.25, -0.25], dtype=torch.float64)
+
+
+def critical_coefficient(tokens, seed):
+    """Where the Switch term's gradient is as long as that of a mean task loss; expert 0 leads by 0.30."""
+    logits = 0.3 * torch.randn(tokens, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    logits = (logits + torch.tensor([0.3, 0.0, 0.0, 0.0])).requires_grad_()
+    probs = logits.softmax(-1)
+    (gradient,) = torch.autograd.grad(switch_term(probs, select_top_k(probs, 1)[1]), logits)
+    return (PUSH.norm() * math.sqrt(tokens) / tokens / gradient.norm()).item()
+
+
+def test_the_critical_coefficient_grows_with_the_tokens_only_where_the_task_loss_is_a_sum():
+    """papers.md 2 row 3: 2.85, 3.99, 2.68, 2.77 for a mean loss; a sum is the mean times the tokens: 183 to 11,336."""
+    found = {t: sum(critical_coefficient(t, seed) for seed in range(8)) / 8 for t in (64, 256, 1024, 4096)}
+    assert all(2.5 < value < 4.0 for value in found.values())
+    assert max(found.values()) / min(found.values()) < 1.5
+    assert 130 < 64 * found[64] < 300
+    assert 10_000 < 4096 * found[4096] < 16_000
