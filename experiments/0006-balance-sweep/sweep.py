@@ -2,7 +2,7 @@
 
     python experiments/0006-balance-sweep/sweep.py
 
-Writes critical.csv, shares.csv and rules.csv beside itself. Two tables are means over draws whose seeds are their numbers.
+Writes critical.csv, shares.csv and rules.csv beside itself; a draw's seed is its number.
 """
 
 import csv
@@ -26,6 +26,7 @@ RULES = {"none": 0.0, "loss_free": 0.001, "loss_free, fast": 0.01, "quantile": 0
 
 
 def main() -> int:
+    """All three tables."""
     torch.set_num_threads(1)
     write("critical.csv", [critical(tokens, how) for how in ("sum", "mean") for tokens in TOKENS])
     write("shares.csv", [shares(tokens, how) for how in ("sum", "mean") for tokens in TOKENS])
@@ -47,6 +48,7 @@ def critical(tokens: int, reduction: str) -> dict:
 
 
 def ratio(tokens: int, reduction: str, seed: int) -> float:
+    """One draw of `critical`."""
     logits = led(tokens, torch.Generator().manual_seed(seed)).requires_grad_()
     (gradient,) = torch.autograd.grad(term(logits), logits)
     task = PUSH.expand(tokens, EXPERTS) / (tokens if reduction == "mean" else 1)
@@ -61,6 +63,7 @@ def led(tokens: int, generator: torch.Generator) -> Tensor:
 
 
 def term(logits: Tensor) -> Tensor:
+    """The Switch term of top-1 routing by these logits."""
     probs = logits.softmax(-1)
     return switch_term(probs, select_top_k(probs, 1)[1])
 
@@ -122,10 +125,12 @@ def random_floor(tokens: int, draws: int = 400) -> float:
 
 
 def violation(counts: Tensor) -> float:
+    """How far the largest load lies above the mean, over the mean."""
     return (counts.max() / counts.double().mean() - 1).item()
 
 
 def write(name: str, rows: list[dict]) -> None:
+    """Print a table and save it with where it comes from."""
     origin = provenance(threads=1)
     extra = {key: origin[key] for key in ("commit", "date") if key in origin}
     with (HERE / name).open("w", newline="", encoding="utf-8") as file:
