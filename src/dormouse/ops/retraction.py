@@ -142,7 +142,7 @@ def _retract_one_rank(group: list[Tensor], iters: int) -> Sequence[Tensor]:
 
 
 def _gram(X: Tensor) -> Tensor:
-    """``X^T X`` of a stack ``[n, m, r]``, summed over blocks of rows: enough products for all cores, each within cache."""
+    """``X^T X`` of a stack ``[n, m, r]``, summed over blocks of rows: products for all cores, each within cache."""
     n, m, r = X.shape
     blocks = m // BLOCK_ROWS
     if blocks < 2 or m % BLOCK_ROWS or not X.is_contiguous():
