@@ -34,8 +34,11 @@ def expert_flops(config: ModelConfig) -> int:
 
 
 def active_experts(config: ModelConfig) -> int:
-    """Experts that run for a byte in a pass: k, or all of them in the dense blend."""
-    return config.moe_topk or config.n_experts
+    """Experts that run for a byte in a pass: k, or all of them in the dense blend, and the shared ones.
+
+    Null experts count as if an expert ran: how often they are selected is known after training.
+    """
+    return (config.moe_topk or config.n_experts) + config.n_shared_experts
 
 
 def controller_flops(config: ModelConfig) -> int:
@@ -105,7 +108,8 @@ def full_pass_cost(config: ModelConfig) -> float:
 def spectral_factor_shapes(config: ModelConfig) -> dict[tuple[int, int], int]:
     """How many orthonormal factors there are of each shape (rows, rank): U and V of every spectral layer."""
     d, f, r = config.d_model, config.d_ffn, config.rank
-    layers = [(d, f)] * config.n_experts + [(f, d)] * config.n_experts if is_spectral(config, "experts") else []
+    experts = config.n_experts + config.n_shared_experts if is_spectral(config, "experts") else 0
+    layers = [(d, f)] * experts + [(f, d)] * experts
     layers += [(d, d)] if is_spectral(config, "out_proj") else []
     layers += [(d, BYTES)] if is_spectral(config, "head") else []
     shapes: dict[tuple[int, int], int] = {}

@@ -88,15 +88,23 @@ def expert_parameters(config: ModelConfig) -> int:
     return d * up + up + f * d + d
 
 
-def expert_part(config: ModelConfig, *, built: bool) -> Part:
-    """All experts."""
-    d, f, r, e = config.d_model, config.d_ffn, config.rank, config.n_experts
+def expert_parts(config: ModelConfig, *, built: bool) -> list[Part]:
+    """The routed experts, and those that always run."""
+    parts = [expert_part(config, "experts", config.n_experts, built=built)]
+    if config.n_shared_experts:
+        parts.append(expert_part(config, "shared experts", config.n_shared_experts, built=built))
+    return parts
+
+
+def expert_part(config: ModelConfig, name: str, e: int, *, built: bool) -> Part:
+    """A bank of e experts."""
+    d, f, r = config.d_model, config.d_ffn, config.rank
     up = f * (2 if config.use_situ else 1)
     if is_spectral(config, "experts"):
         shape, tensors = f"{e} x (U {d}x{r}, s {r}, V {up}x{r}; U {f}x{r}, s {r}, V {d}x{r})", 6 * e
     else:
         shape, tensors = f"{e} x ({d}x{up} and bias; {f}x{d} and bias)", 4 * e
-    return Part("experts", shape, e * expert_parameters(config), tensors, built and not config.use_situ)
+    return Part(name, shape, e * expert_parameters(config), tensors, built and not config.use_situ)
 
 
 def kda_parts(config: ModelConfig, *, built: bool) -> list[Part]:
@@ -150,7 +158,7 @@ def loop_parts(config: ModelConfig, *, built: bool) -> list[Part]:
         Part("embedding", f"{BYTES}x{d}", BYTES * d, 1, built),
         *controller_parts(config, built=built),
         *attention_parts(config, built=built),
-        expert_part(config, built=built),
+        *expert_parts(config, built=built),
         *memory_parts(config, built=built),
         *(Part(name, f"{d}", d, 1, built) for name in norms),
         Part("iteration embedding", f"{config.max_iter}x{d}", config.max_iter * d, 1, built),

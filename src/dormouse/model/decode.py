@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from dormouse.model.controller import N_GATES, Controller
 from dormouse.model.decode_kda import KdaStep
 from dormouse.model.decode_memory import Found, MemoryStep
-from dormouse.model.dense_experts import DenseExperts
 from dormouse.model.engram import Engram
-from dormouse.model.experts import TsctExperts
+from dormouse.model.experts import RoutedExperts
 from dormouse.model.kda import KdaMixer
 from dormouse.model.lm import Dormouse
 from dormouse.model.loop import LoopBlock
@@ -37,7 +36,7 @@ def fits(model: nn.Module) -> TypeGuard[Dormouse]:
         and type(model.loop) is LoopBlock
         and type(model.loop.mixer) in (KdaMixer, type(None))
         and type(model.loop.engram) in (Engram, type(None))
-        and type(model.loop.experts) in (TsctExperts, DenseExperts)
+        and type(model.loop.experts) is RoutedExperts
         and model.loop.act_quant == "none"
         and model.loop.controller.eps in (None, model.loop.norm.eps)
         and all(p.dtype in (torch.float32, torch.float64) for p in model.parameters())
@@ -141,14 +140,14 @@ class ByteStep:
 class _ExpertStep:
     """The experts on few rows: one row runs its experts directly, more go through dispatch."""
 
-    def __init__(self, experts: TsctExperts | DenseExperts) -> None:
+    def __init__(self, experts: RoutedExperts) -> None:
         self.experts, self.factors = experts, experts.prepare()
 
     def __call__(self, x: Tensor, logits: Tensor, pass_index: int) -> Tensor:
         """x [B, d], router logits [B, C]; returns [B, d]."""
-        experts, w = self.experts, self.factors
-        if len(x) > 1 or experts.router.top_k == 0 or w is None:
-            return experts(x, logits, factors=w, pass_index=pass_index)[0]
+        experts, w = self.experts, self.factors.routed
+        if len(x) > 1 or experts.router.top_k == 0 or experts.shared is not None or w is None:
+            return experts(x, logits, factors=self.factors, pass_index=pass_index)[0]
         routing = experts.router(logits, pass_index=pass_index)
         assert routing.ids is not None
         y = torch.zeros_like(x)

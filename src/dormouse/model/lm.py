@@ -78,7 +78,7 @@ class Dormouse(nn.Module):
             ids: bytes ``[B, T]`` int64 in 0..255, ``T >= 1``.
             bounds: bool ``[B, T]``, True at the first byte of a document: nothing before it is read after it.
             state: carried state of the bytes before, from an earlier call.
-            path: how routed experts are computed; see `TsctExperts`.
+            path: how routed experts are computed; see `RoutedExperts`.
 
         Returns:
             Logits ``[B, T, 256]``, the carried state and the routing record.

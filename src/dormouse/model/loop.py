@@ -11,23 +11,22 @@ With an activation format, attention and experts read rounded copies of their no
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dormouse.config.schema import ModelConfig
 from dormouse.model.attention import PlainAttention
-from dormouse.model.bank import Path
+from dormouse.model.bank import ExpertBank, Path
 from dormouse.model.controller import Controller
-from dormouse.model.dense_experts import DenseExperts
+from dormouse.model.dense_bank import DenseBank
 from dormouse.model.engram import Engram, Memory
-from dormouse.model.experts import TsctExperts
+from dormouse.model.experts import RoutedExperts
 from dormouse.model.kda import KdaMixer
 from dormouse.model.norm import RMSNorm
 from dormouse.model.records import LoopState, MixerState, document_age
 from dormouse.model.roles import Role, declare
-from dormouse.model.router import Routing
+from dormouse.model.router import Router, Routing
 from dormouse.quant import attention_format, fake_quant_activations
 
 Gates = tuple[Tensor, Tensor, Tensor]  # of attention, memory and experts, each [B, T, 1]
@@ -169,25 +168,31 @@ def _mixer(config: ModelConfig) -> KdaMixer | PlainAttention | None:
     return KdaMixer(config) if config.use_kda else None
 
 
-def _experts(config: ModelConfig) -> TsctExperts | DenseExperts:
-    shape = {"d_model": config.d_model, "d_ffn": config.d_ffn, "n_experts": config.n_experts}
-    if config.use_tsct and "experts" in config.tsct_parts:
+def _experts(config: ModelConfig) -> RoutedExperts:
+    shape = {"d_model": config.d_model, "d_ffn": config.d_ffn}
+
+    def bank(n_experts: int) -> ExpertBank | DenseBank:
+        if not (config.use_tsct and "experts" in config.tsct_parts):
+            return DenseBank(n_experts=n_experts, **shape)
         formats = {"weight_format": config.quant, "format_group": config.quant_group}
-        return TsctExperts(**shape, rank=config.rank, **formats, **_router(config))
-    return DenseExperts(**shape, **_router(config))
+        return ExpertBank(n_experts=n_experts, rank=config.rank, **shape, **formats)
+
+    shared = config.n_shared_experts
+    return RoutedExperts(_router(config), bank(config.n_experts), bank(shared) if shared else None)
 
 
-def _router(config: ModelConfig) -> dict[str, Any]:
+def _router(config: ModelConfig) -> Router:
     balanced = config.selection_bias != "none"
-    return {
-        "top_k": config.moe_topk,
-        "renormalize": config.moe_renormalize,
-        "gate_scale": _gate_scale(config),
-        "score": config.router_score,
-        "n_null": config.n_null_experts,
-        "noise": config.router_noise,
-        "bias_sets": (config.max_iter if config.balance_per_pass else 1) if balanced else 0,
-    }
+    return Router(
+        config.n_experts,
+        config.moe_topk,
+        config.moe_renormalize,
+        _gate_scale(config),
+        score=config.router_score,
+        n_null=config.n_null_experts,
+        noise=config.router_noise,
+        bias_sets=(config.max_iter if config.balance_per_pass else 1) if balanced else 0,
+    )
 
 
 def _gate_scale(config: ModelConfig) -> float:

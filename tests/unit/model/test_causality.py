@@ -24,6 +24,7 @@ ARMS = {
     "sigmoid, biased by pass": ["router_score=sigmoid", "selection_bias=loss_free", "balance_per_pass=true"],
     "columns by pass": ["router_per_pass=columns", "moe_topk=2"],
     "low-rank router": ["router_rank=2"],
+    "shared expert": ["n_shared_experts=1", "moe_topk=2"],
 }
 
 

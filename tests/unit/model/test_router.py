@@ -80,6 +80,8 @@ ROUTERS = {
     "low rank": ["router_rank=2"],
     "low rank, columns by pass": ["router_rank=2", "router_per_pass=columns"],
     "null experts": ["n_null_experts=3"],
+    "shared experts": ["n_shared_experts=2"],
+    "shared dense experts": ["n_shared_experts=2", "use_tsct=false"],
 }
 
 
