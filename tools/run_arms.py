@@ -31,10 +31,14 @@ from dormouse.store.rundir import RunDir
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIANT = "variant:"
+ROUTING = ("moe_entropy", "moe_dead", "moe_gate")
+"""Of the last log line: entropy of the shares, experts without a byte, mean selected gate; empty without routing."""
 COLUMNS = (
     *("arm", "preset", "changes", "seed", "steps", "trained_bytes", "parameters", "bpb", "seconds", "tsct"),
     *("master_error", "effective_error", "scored_bytes", "held_out_sha256", "train_sha256", "commit", "changed_tree"),
     *("torch", "cpu", "threads", "date"),
+    *ROUTING,
+    "curve",
 )
 
 
@@ -186,6 +190,8 @@ def figures(directory: RunDir, plan: Plan, trial: Trial) -> dict:
     result, place = record["result"], record["provenance"]
     last = [row for row in rows if row["kind"] == "latch"][-1:]
     errors = [reading for row in last for reading in row["readings"]]
+    scored = [row for row in rows if row["kind"] == "eval"]
+    logged = [row for row in rows if row["kind"] == "train"][-1]
     return {
         "arm": trial.arm,
         "preset": plan.preset,
@@ -194,9 +200,9 @@ def figures(directory: RunDir, plan: Plan, trial: Trial) -> dict:
         "steps": result["total_steps"],
         "trained_bytes": result["trained_bytes"],
         "parameters": record["parameters"]["total"],
-        "bpb": f"{result['bpb']:.4f}",
+        "bpb": f"{scored[-1]['bpb']:.4f}",
         "seconds": f"{result['seconds']:.0f}",
-        "tsct": [row["tsct"] for row in rows if row["kind"] == "eval"][-1],
+        "tsct": scored[-1]["tsct"],
         "master_error": largest(errors, "master"),
         "effective_error": largest(errors, "effective"),
         "scored_bytes": result["scored_bytes"],
@@ -208,6 +214,8 @@ def figures(directory: RunDir, plan: Plan, trial: Trial) -> dict:
         "cpu": place["cpu"],
         "threads": place["threads"],
         "date": place["date"][:10],
+        **{key: f"{logged[key]:.4g}" if key in logged else "" for key in ROUTING},
+        "curve": " ".join(f"{row['trained_bytes']}:{row['bpb']:.4f}" for row in scored),
     }
 
 
@@ -217,13 +225,22 @@ def largest(readings: list[dict], key: str) -> str:
 
 
 def append(results: Path, row: dict) -> None:
-    """Add one line, with the header first if the file is new."""
+    """Add one line, with the header first if the file is new; a file keeps the columns it has."""
+    columns = header(results) or COLUMNS
     fresh = not results.exists()
     with results.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
         if fresh:
             writer.writeheader()
         writer.writerow(row)
+
+
+def header(results: Path) -> list[str]:
+    """Columns of a file that is there."""
+    if not results.exists():
+        return []
+    with results.open(encoding="utf-8", newline="") as file:
+        return next(csv.reader(file), [])
 
 
 if __name__ == "__main__":
