@@ -152,6 +152,8 @@ class _ExpertStep:
         assert routing.ids is not None
         y = torch.zeros_like(x)
         for slot, e in enumerate(routing.ids[0].tolist()):
+            if e >= experts.router.n_experts:  # a null expert
+                continue
             hidden = F.silu((x @ w.U1[e]) @ w.V1[e].T)
             y += routing.gates[0, slot] * ((hidden @ w.U2[e]) @ w.V2[e].T)
         return y

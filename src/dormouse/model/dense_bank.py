@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dormouse.model.bank import Path
+from dormouse.model.bank import Path, spread_gates
 from dormouse.model.roles import Role, declare
 from dormouse.ops.dispatch import plan_dispatch
 
@@ -37,10 +37,12 @@ class DenseBank(nn.Module):
     ) -> Tensor:
         """Weighted sum of the chosen experts' outputs ``[N, d]``; every other path than ``dispatch`` computes all."""
         if path != "dispatch":
-            return self.blend(x, gates.new_zeros(len(x), self.n_experts).scatter_add(1, ids, gates))
+            return self.blend(x, spread_gates(ids, gates, self.n_experts))
         plan = plan_dispatch(ids, self.n_experts)
-        segments = x.index_select(0, plan.tokens).split(plan.counts.tolist())
-        rows = torch.cat([self._expert(e, segment) for e, segment in enumerate(segments)])
+        counts = plan.counts.tolist()
+        rest = len(plan.order) - sum(counts)  # of null experts
+        *segments, idle = x.index_select(0, plan.tokens).split([*counts, rest])
+        rows = torch.cat([*(self._expert(e, segment) for e, segment in enumerate(segments)), idle * 0])
         y = rows.index_select(0, plan.inverse).view(*ids.shape, x.shape[-1])
         return (y * gates.to(y.dtype).unsqueeze(-1)).sum(1)
 

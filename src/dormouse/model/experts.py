@@ -1,7 +1,7 @@
 """Routed experts: a router in front of a bank. Capacity without compute.
 
-Only selected experts run (``path="dispatch"``); ``masked`` computes all of them and multiplies by zero, ``loop`` walks
-over tokens one by one: the references. ``top_k = 0`` is the dense blend of all experts with the same parameters.
+Only selected experts run (``path="dispatch"``); ``loop`` does the same expert by expert, ``masked`` computes all of
+them and multiplies by zero: the references. ``top_k = 0`` is the dense blend of all experts with the same parameters.
 Beside the selected ones *shared experts* of the same shape may always run, with a gate of 1.
 """
 
@@ -52,7 +52,7 @@ class RoutedExperts(nn.Module):
         Args:
             x: ``[N, d]``.
             logits: router logits ``[N, E]``, those of null experts last.
-            path: ``dispatch`` runs selected experts only; ``masked`` and ``loop`` are slow references.
+            path: ``dispatch`` runs selected experts only; ``loop`` and ``masked`` are slower references.
             factors: result of `prepare`, to share it between calls.
             pass_index: which pass of a loop this is; read by a router with a selection bias a pass.
 
