@@ -59,6 +59,9 @@ class TrainConfig(Section):
     save_every: int = Field(500, ge=0, description="steps between two checkpoints (0 = only at the end)")
     keep_checkpoints: int = Field(2, ge=1, description="newest checkpoints kept beside the best")
     seed: int = Field(0, ge=0, lt=2**63, description="seed of every random number")
+    moe_path: Literal["dispatch", "masked", "loop"] = Field(
+        "dispatch", description="how selected experts are computed: only they, all and masked, or one by one"
+    )
     device: str = Field(
         "auto",
         pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$",

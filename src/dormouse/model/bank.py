@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dormouse.model.factor_format import DEFAULT_GROUP, FactorFormat
 from dormouse.model.roles import Role, declare
 from dormouse.model.spectral import Rank, Truncated, orthonormal, possible_rank, truncate
+from dormouse.ops.grouped_ffn import fits_grouped, grouped_ffn
 from dormouse.ops.spectral_ffn import routed_ffn, routed_ffn_loop
 
 Path = Literal["dispatch", "masked", "loop"]
@@ -135,6 +136,8 @@ class ExpertBank(nn.Module):
         if path == "masked":
             return self.blend(x, spread_gates(ids, gates, self.n_experts), factors=w)
         run = routed_ffn_loop if path == "loop" else routed_ffn
+        if path == "dispatch" and x.is_cuda and fits_grouped(x, w.U1, w.V1):
+            run = grouped_ffn
         return run(x, ids, gates, w.U1, w.V1, w.U2, w.V2).to(x.dtype)
 
     def blend(self, x: Tensor, gates: Tensor, *, factors: Factors | None = None) -> Tensor:

@@ -36,6 +36,7 @@ class Dormouse(nn.Module):
         if missing := unbuilt(config):
             raise ConfigError("\n".join(missing))
         self.config = config
+        self.path: Path = "dispatch"  # how routed experts are computed unless a call says otherwise
         parts = config.tsct_parts if config.use_tsct else ()
         d = config.d_model
         self.embedding = nn.Embedding(VOCAB, d)
@@ -70,7 +71,7 @@ class Dormouse(nn.Module):
         bounds: Tensor | None = None,
         state: LoopState | None = None,
         *,
-        path: Path = "dispatch",
+        path: Path | None = None,
     ) -> LoopOutput:
         """Predict the byte after each byte.
 
@@ -78,13 +79,13 @@ class Dormouse(nn.Module):
             ids: bytes ``[B, T]`` int64 in 0..255, ``T >= 1``.
             bounds: bool ``[B, T]``, True at the first byte of a document: nothing before it is read after it.
             state: carried state of the bytes before, from an earlier call.
-            path: how routed experts are computed; see `RoutedExperts`.
+            path: how routed experts are computed, see `RoutedExperts`; the model's own ``path`` if absent.
 
         Returns:
             Logits ``[B, T, 256]``, the carried state and the routing record.
         """
         state = state or self.initial_state(ids.shape[0])
-        result = self.loop(self.embedding(ids), ids, bounds, state, path=path)
+        result = self.loop(self.embedding(ids), ids, bounds, state, path=path or self.path)
         deep = self.training and self.config.deep_supervision > 0
         return LoopOutput(
             logits=self.read_out(_mean(result.hidden)),

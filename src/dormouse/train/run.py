@@ -141,6 +141,7 @@ def assemble(prepared: Prepared, directory: RunDir, options: Options) -> Run:
     config, corpus, device = prepared.config, prepared.corpus, prepared.device
     train, separator = config.train, config.data.separator_bytes()
     model = build_model(config.model, seed=train.seed).to(device)
+    model.path = train.moe_path
     state = TrainState(
         model=model,
         optimizer=build_optimizer(model, train),

@@ -49,7 +49,16 @@ def test_each_knob_changes_the_trained_model(runs, knob):
     assert not torch.equal(before["embedding.weight"], after["embedding.weight"])
 
 
+def test_every_path_trains_the_same_model(runs):
+    """T17: computing all experts and masking, or one by one, is the same function and the same gradient."""
+    found = {path: trained(runs, path, f"moe_path={path}", *PLAIN) for path in ("dispatch", "masked", "loop")}
+    for path in ("masked", "loop"):
+        for name, value in found["dispatch"].items():
+            torch.testing.assert_close(found[path][name], value, rtol=1e-4, atol=1e-5, msg=f"{path}: {name}")
+
+
 INERT = {
+    ("moe_topk=0", "moe_lb_coef=0", "moe_path=masked"): "moe_path",
     ("selection_bias_rate=0.1",): "selection_bias_rate",
     ("balance_per_pass=true", "moe_lb_coef=0"): "balance_per_pass",
     ("router_per_pass=bias", "max_iter=1", "single_pass_fraction=0"): "router_per_pass",
