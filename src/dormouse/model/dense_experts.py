@@ -18,6 +18,8 @@ from dormouse.ops.dispatch import plan_dispatch
 class DenseExperts(nn.Module):
     """Routed dense experts on ``[N, d]`` rows; arguments as in `TsctExperts`, without a rank."""
 
+    mechanism = "dense_experts"
+
     def __init__(
         self,
         *,

@@ -15,6 +15,8 @@ from dormouse.model.spectral import Rank
 class TsctExperts(nn.Module):
     """Routed spectral experts on ``[N, d]`` rows; the router's logits come from outside."""
 
+    mechanism = "experts"
+
     def __init__(
         self,
         *,

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from dormouse.errors import TrainingHalted
 from dormouse.store import checkpoint
-from dormouse.train.audit import MovementAudit, inert
+from dormouse.train.audit import MovementAudit
 from dormouse.train.cadence import Clock, is_due
 from dormouse.train.evaluate import EvaluationAbandoned, evaluate
+from dormouse.train.judge import judge_counters, judge_movement
 from dormouse.train.progress import Display, eval_line, train_line
-from dormouse.train.rows import eval_row, smoothed, train_row
+from dormouse.train.rows import counter_columns, eval_row, smoothed, train_row
 from dormouse.train.run import Run
 from dormouse.train.signals import StopRequest
 from dormouse.train.step import StepResult, train_step
@@ -52,8 +53,10 @@ def train(run: Run, display: Display, stop: StopRequest) -> Outcome:
         if final:
             break
         _step(run, display, clock, audit)
-    if audit is not None and progress.step > begin:
-        _judge(run, display, audit)
+    if progress.step > begin:
+        judge_counters(run, display)
+        if audit is not None:
+            judge_movement(run, display, audit)
     return Outcome(progress.step, None)
 
 
@@ -79,7 +82,7 @@ def _step(run: Run, display: Display, clock: Clock, audit: MovementAudit | None)
     clock.count(time.monotonic() - begin, result.scored)
     if audit is not None and not result.skipped:
         audit.observe()
-        audit.routed(run.state.tally.counts)
+        audit.routed(run.state.tally.counts.sum(0))
     if run.options.log_windows:
         windows = [window for batch in batches for window in batch.window_ids.tolist()]
         run.metrics.write("windows", progress.step, {"windows": windows})
@@ -97,6 +100,8 @@ def _check_latch(run: Run, display: Display) -> None:
     latch, step = run.state.latch, run.state.progress.step
     run.state.progress.latch_step = step
     readings = latch.read()
+    if readings:
+        run.state.counters.count("latch")
     run.metrics.write("latch", step, {"readings": [vars(reading) for reading in readings]})
     for trip in latch.check(step, readings):
         run.metrics.write("event", step, {"event": "latch", **vars(trip)})
@@ -137,7 +142,8 @@ def _log(run: Run, display: Display, clock: Clock, *, final: bool) -> None:
     run.state.tally.reset()
     progress.logged_step = progress.step
     progress.smooth_bpb = smoothed(progress.smooth_bpb, reading.ce)
-    row = run.metrics.write("train", progress.step, train_row(run, reading, clock))
+    values = train_row(run, reading, clock) | (counter_columns(run.state.counters.read()) if final else {})
+    row = run.metrics.write("train", progress.step, values)
     display.show(train_line(row), always=final)
 
 
@@ -172,18 +178,3 @@ def _save(run: Run, clock: Clock) -> None:
     extra = {"bpb": progress.held_out_bpb if fresh else None, "total_steps": progress.total_steps}
     checkpoint.save(root, progress.step, state.state_dict(), extra)
     checkpoint.retain(root, run.config.train.keep_checkpoints, upto=progress.step)
-
-
-def _judge(run: Run, display: Display, audit: MovementAudit) -> None:
-    """Judge the movement of every tensor; raises `TrainingHalted` naming those that should have moved."""
-    movements = audit.report()
-    still = inert(movements)
-    rows = [vars(movement) for movement in movements]
-    values = {"event": "audit", "inert": still, "movements": rows}
-    run.metrics.write("event", run.state.progress.step, values)
-    if still:
-        raise TrainingHalted(
-            f"movement audit failed: {len(still)} of {len(movements)} tensors did not move or had no gradient: "
-            f"{', '.join(still[:8])}. They were saved and counted but not trained; metrics.jsonl has the audit event."
-        )
-    display.say(f"movement audit: all {sum(m.expected for m in movements)} tensors that should have moved did")

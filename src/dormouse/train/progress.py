@@ -109,7 +109,7 @@ def train_line(row: Mapping) -> str:
     parts += [f"{duration(row['seconds_left'])} left"] if row.get("seconds_left") is not None else []
     norm = row.get("non_finite", {}).get("grad_norm", None)
     parts.append(f"grad {norm if norm is not None else format(row['grad_norm'], '.2f')}")
-    parts += [routing_text(row["moe"], row["moe_entropy"], row["moe_dead"])] if "moe" in row else []
+    parts += [routing_text(row)] if "moe" in row else []
     parts += [f"scored={row['scored']}"] if not row["scored"] else []
     parts += [f"skipped={row['skipped']}"] if row["skipped"] else []
     return "  ".join(parts)
@@ -125,9 +125,16 @@ def eval_line(row: Mapping) -> str:
     )
 
 
-def routing_text(shares: list[float], entropy: float, dead: int) -> str:
-    """`moe=[0.562,0.438,0.000,0.000] H=0.494 dead=2`."""
-    return f"moe=[{','.join(f'{share:.3f}' for share in shares)}] H={entropy:.3f} dead={dead}"
+def routing_text(row: Mapping) -> str:
+    """`moe=[0.562,0.438,0.000,0.000] H=0.494 dead=2 gate=0.512`: shares, entropy, unused experts, selected gate."""
+    shares = ",".join(f"{share:.3f}" for share in row["moe"])
+    return f"moe=[{shares}] H={row['moe_entropy']:.3f} dead={row['moe_dead']} gate={row['moe_gate']:.3f}"
+
+
+def ran_text(forwards: Mapping[str, int], backwards: Mapping[str, int]) -> str:
+    """`kda 12/12, retraction 6`: forwards and backwards of what ran; those of one number have no backward."""
+    each = [f"{name} {number}" + (f"/{backwards[name]}" if backwards[name] else "") for name, number in forwards.items()]
+    return ", ".join(text for text, number in zip(each, forwards.values(), strict=True) if number)
 
 
 def duration(seconds: float) -> str:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dormouse.data.batch import Batch
-from dormouse.instruments.utilization import add_counts
 from dormouse.model.records import LoopOutput
+from dormouse.model.roles import spectral_factors
 from dormouse.ops.balance import switch_term
 from dormouse.ops.retraction import RetractionErrors
 from dormouse.train.firewall import clip, global_norm, is_finite
@@ -91,7 +91,7 @@ def train_step(state: TrainState, batches: Sequence[Batch], *, lr_scale: float, 
     """Train on one window of micro-batches (any number of them, of any sizes) and count it in `state`."""
     step = state.progress.step
     state.optimizer.zero_grad()
-    counts = state.tally.counts.clone()
+    used = state.tally.use()
     nats, aux, scored = forward_backward(state, batches, settings)
     if settings.gradient_hook is not None:
         settings.gradient_hook(step, state.model)
@@ -104,7 +104,7 @@ def train_step(state: TrainState, batches: Sequence[Batch], *, lr_scale: float, 
         state.optimizer.step(lr_scale)
         _retract_if_due(state, lr_scale * settings.factor_lr, settings)
     if skipped:
-        state.tally.counts.copy_(counts)
+        state.tally.put_back(used)
     state.tally.add(nats=nats, aux=aux, scored=scored, norm=norm, finite=finite)
     state.progress.step += 1
     state.progress.trained_bytes += scored
@@ -122,9 +122,13 @@ def _retract_if_due(state: TrainState, factor_rate: float, settings: StepSetting
     else:
         due = 0 < settings.retract_every <= progress.steps_since_retraction
     if due:
+        factors = [factor for _, factor in spectral_factors(state.model)]
+        versions = [factor._version for factor in factors]  # of its memory: rises with every write in place
         before = settings.retract(state.model).largest_before
         if before is not None:
             state.tally.retracted(before)
+        if versions != [factor._version for factor in factors]:
+            state.counters.count("retraction")
         progress.steps_since_retraction, progress.rate_since_retraction = 0, 0.0
 
 
@@ -140,11 +144,12 @@ def forward_backward(state: TrainState, batches: Sequence[Batch], settings: Step
         out = _forward(state, batch)
         part = _cross_entropy(out.logits, batch, state.device)
         share = batch.inputs.numel() / positions
-        extra = _balance(out, settings, state.device) * share + _deep(out, batch, settings, state.device) / scored
+        balance = state.counters.watch("balance", _balance(out, settings, state.device))
+        deep = state.counters.watch("deep_supervision", _deep(out, batch, settings, state.device))
+        extra = balance * share + deep / scored
         (part / scored + extra).backward()
         nats, aux = nats + part.detach(), aux + extra.detach()
-        if out.routing is not None and out.routing.ids is not None:
-            add_counts(state.tally.counts, out.routing.ids)
+        state.tally.route(out.routing)
     return nats, aux, scored
 
 

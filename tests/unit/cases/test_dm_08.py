@@ -51,11 +51,11 @@ def test_each_activation_format_changes_the_forward(model_of, fmt):
 
 
 def test_attention_never_reads_below_eight_bits(model_of, monkeypatch):
-    from dormouse.model import loop
+    from dormouse.model import activation_format
 
     asked = []
-    rounded = loop.fake_quant_activations
-    monkeypatch.setattr(loop, "fake_quant_activations", lambda x, f, g: asked.append(f) or rounded(x, f, g))
+    rounded = activation_format.fake_quant_activations
+    monkeypatch.setattr(activation_format, "fake_quant_activations", lambda x, f, g: asked.append(f) or rounded(x, f, g))
     for fmt in ("none", "8", "4", "fp4"):
         asked.clear()
         logits(model_of(f"act_quant={fmt}"))
