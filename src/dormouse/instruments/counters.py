@@ -107,7 +107,7 @@ class Counters:
 
     def _hook(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
         """Count one forward; returns the output with the identity behind it."""
-        name = module.mechanism
+        name: Any = module.mechanism
         if name is None or not torch.is_grad_enabled():
             return None
         first = output[0] if isinstance(output, tuple) else output

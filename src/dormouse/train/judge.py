@@ -11,7 +11,7 @@ from dormouse.train.run import Run
 
 
 def judge_counters(run: Run, display: Display) -> None:
-    """Raise `TrainingHalted` naming the mechanisms that are on and did not run; the counts are in the last train row."""
+    """Raise `TrainingHalted` naming what is on and did not run; the counts are in the last train row."""
     ran = run.state.counters.read()
     lost = idle(run, ran)
     if lost:

@@ -16,13 +16,13 @@ _KEPT = 0.8
 def train_row(run: Run, reading: TallyReading, clock: Clock) -> dict:
     """Everything the progress line shows and more; losses in nats per byte, `bpb` in bits per byte.
 
-    Losses are null when no byte was scored. `moe`, `moe_entropy`, `moe_dead` and `moe_gate` are about everything that was
-    routed since the last row, and absent when nothing was; `moe_by_pass` comes on request, null for a pass that did not
-    run.
+    Losses are null when no byte was scored. `moe`, `moe_entropy`, `moe_dead` and `moe_gate` are about everything that
+    was routed since the last row, and absent when nothing was; `moe_by_pass` comes on request, null for a pass that
+    did not run.
     """
     progress, train, ce = run.state.progress, run.config.train, reading.ce
     scale = run.schedule.scale(max(progress.step - 1, 0), progress.total_steps)
-    row = {
+    row: dict = {
         "total_steps": progress.total_steps,
         "ce": ce,
         "aux": reading.aux,

@@ -51,6 +51,7 @@ class Progress:
     """Steps without any byte to score; they change nothing."""
     logged_step: int = 0
     evaluated_step: int = 0
+    probed_step: int = 0
     saved_step: int = 0
     smooth_bpb: float | None = None
     """Training BPB, exponentially smoothed over log lines (0.8 of the old value)."""
@@ -69,7 +70,7 @@ class Progress:
 
     def seen(self) -> dict[str, int]:
         """Up to which step this state has written each kind of row that depends on a cadence."""
-        return {"train": self.logged_step, "eval": self.evaluated_step}
+        return {"train": self.logged_step, "eval": self.evaluated_step, "probe": self.probed_step}
 
 
 @dataclass

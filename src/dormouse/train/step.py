@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dormouse.data.batch import Batch
+from dormouse.model.factor_format import formatted_layers
 from dormouse.model.records import LoopOutput
-from dormouse.model.roles import spectral_factors
 from dormouse.ops.balance import switch_term
 from dormouse.ops.retraction import RetractionErrors
 from dormouse.train.firewall import clip, global_norm, is_finite
@@ -122,7 +122,7 @@ def _retract_if_due(state: TrainState, factor_rate: float, settings: StepSetting
     else:
         due = 0 < settings.retract_every <= progress.steps_since_retraction
     if due:
-        factors = [factor for _, factor in spectral_factors(state.model)]
+        factors = [factor for layer in formatted_layers(state.model) for factor in layer.factors.values()]
         versions = [factor._version for factor in factors]  # of its memory: rises with every write in place
         before = settings.retract(state.model).largest_before
         if before is not None:

@@ -55,7 +55,9 @@ def test_attention_never_reads_below_eight_bits(model_of, monkeypatch):
 
     asked = []
     rounded = activation_format.fake_quant_activations
-    monkeypatch.setattr(activation_format, "fake_quant_activations", lambda x, f, g: asked.append(f) or rounded(x, f, g))
+    monkeypatch.setattr(
+        activation_format, "fake_quant_activations", lambda x, f, g: asked.append(f) or rounded(x, f, g)
+    )
     for fmt in ("none", "8", "4", "fp4"):
         asked.clear()
         logits(model_of(f"act_quant={fmt}"))
