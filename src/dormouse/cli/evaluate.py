@@ -151,7 +151,8 @@ def _probed(facts: dict) -> list[str]:
     from dormouse.train.progress import probe_text
 
     found = facts["probe"]
-    lines = [f"routing of {found['positions']:,} bytes in {found['passes']} passes:"]
+    passes = "1 pass" if found["passes"] == 1 else f"{found['passes']} passes"
+    lines = [f"routing of {found['positions']:,} bytes in {passes}:"]
     lines += [f"   {text}" for text in probe_text(found)]
     if (len(found["load"]), facts["moe_topk"]) == (BAND["experts"], BAND["top_k"]) and found["disjoint"] is not None:
         (low, high), (least, most) = BAND["disjoint"], BAND["identical"]
