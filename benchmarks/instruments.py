@@ -4,7 +4,7 @@
     python -m benchmarks.instruments --smoke
 
 Two training states of one preset with the same weights take turns in one process, a whole step each: *watched* as in a
-run (counters attached, every selection tallied, the tally read as often as a log line wants it), *blind* with both taken
+run (counters attached, selections tallied, the tally read as often as a log line wants it), *blind* with both taken
 out. Their ratio is what a user pays, but a step of a busy machine varies by more than a hundredth; so the watched steps
 are timed a second time from inside: every call of the instruments, their part of the backward included, each with the
 clock's own cost. That sum over the step is an upper bound, and it is what is judged. The mixture probe is timed on a
@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 from benchmarks.generation import matmul_gflops, ratio
 from benchmarks.retraction import passed, random_batch
+from torch import Tensor
 
 from dormouse.config.load import load_run_config
 from dormouse.config.schema import RunConfig
@@ -50,6 +51,19 @@ class BlindTally(Tally):
     """A tally that counts no selection."""
 
     def route(self, record) -> None:
+        pass
+
+
+class BlindCounters(Counters):
+    """Counters that are not attached and count nothing."""
+
+    def attach(self, model, device) -> list:
+        return []
+
+    def watch(self, name, term) -> Tensor:
+        return term
+
+    def count(self, name) -> None:
         pass
 
 
@@ -114,11 +128,7 @@ def measure(options: argparse.Namespace) -> dict:
     """Rounds of one watched and one blind step, and the probe."""
     config = load_run_config(options.preset, None, [], {"steps": 1})
     batch, inside = random_batch(config.train.batch_size, config.train.seq_len), Stopwatch()
-    watched, blind = watched_state(config, inside), state_of(config, Counters(), BlindTally)
-    attached = len(blind.counters.attach(blind.model, blind.device))
-    for module in blind.model.modules():
-        module._forward_hooks.clear()
-        module._forward_hooks_with_kwargs.clear()
+    watched, blind = watched_state(config, inside), state_of(config, BlindCounters(), BlindTally)
     settings = StepSettings.from_config(config, partial(retract, iters=config.train.retract_iters))
     rounds = [one_round(watched, blind, batch, settings, inside, turn) for turn in range(options.rounds + 1)][1:]
     reading = log_read(watched, config.train.log_every)
@@ -129,7 +139,6 @@ def measure(options: argparse.Namespace) -> dict:
         "rounds": options.rounds,
         "bytes_a_step": batch.inputs.numel(),
         "passes": config.model.max_iter,
-        "modules_watched": attached,
         "calls_a_step": rounds[-1]["calls"],
         "step_milliseconds": 1e3 * statistics.median(r["watched"] for r in rounds),
         "inside_milliseconds": 1e3 * statistics.median(r["inside"] for r in rounds),
@@ -204,11 +213,8 @@ def probe_cost(model: Dormouse, config: RunConfig, rounds: int) -> dict[str, flo
             mixture(record)
         times.append({"forward": middle - begin, "probe": time.perf_counter() - middle})
     seconds = statistics.median(t["probe"] for t in times[1:])
-    return {
-        "positions": ids.numel(),
-        "milliseconds": 1e3 * seconds,
-        "over_forward": ratio(times[1:], "probe", "forward"),
-    }
+    over = ratio(times[1:], "probe", "forward")
+    return {"positions": ids.numel(), "milliseconds": 1e3 * seconds, "over_forward": over}
 
 
 def show(result: dict) -> None:
@@ -233,9 +239,7 @@ def show(result: dict) -> None:
     threads = result["provenance"]["threads"]
     print(f"threads {threads}, matrix product {result['matmul_gflops']:.0f} GFLOP/s")
     if result["load_average"] > threads + 0.5:
-        print(
-            f"busy machine (load {result['load_average']:.1f}): the ratio of whole steps may be that of other processes"
-        )
+        print(f"busy machine (load {result['load_average']:.1f}): the ratio of whole steps may be that of the others")
 
 
 if __name__ == "__main__":
