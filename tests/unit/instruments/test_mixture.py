@@ -124,3 +124,10 @@ def test_the_probe_repeats_itself_and_leaves_no_graph():
     ]
     assert mixture(joined(halves)) == mixture(record)
     assert logits.grad is None
+
+
+def test_the_load_counts_assignments_and_in_a_blend_gates():
+    probs = torch.tensor([[[[0.9, 0.1], [0.9, 0.1], [0.9, 0.1], [0.4, 0.6]]]])
+    ids = torch.tensor([[[[0], [0], [0], [1]]]])
+    assert mixture(RoutingRecord(probs, ids, probs.gather(-1, ids))).load == pytest.approx((0.75, 0.25))
+    assert mixture(RoutingRecord(probs, None, probs)).load == pytest.approx((0.775, 0.225))

@@ -137,3 +137,20 @@ def test_the_probe_goes_on_after_a_resume(runs):
     runs.train(runs.begin(config, "parts"), stop_at=4)
     runs.train(runs.go_on(config, "parts"))
     assert runs.rows("parts", "probe") == runs.rows("whole", "probe")
+
+
+def test_a_probe_after_its_checkpoint_is_written_once(runs):
+    """A new cadence probes the step a resume begins at; a kill right after repeats that step's row, once."""
+    runs.train(runs.begin(runs.config(steps=4)))
+    longer = runs.config(steps=6, probe_every=2)
+    run = runs.go_on(longer)
+
+    def kill(step, model):
+        raise RuntimeError("killed")
+
+    run.settings = replace(run.settings, gradient_hook=kill)
+    with pytest.raises(RuntimeError, match="killed"):
+        runs.train(run)
+    assert [row["step"] for row in runs.rows("run", "probe")] == [4]
+    runs.train(runs.go_on(longer))
+    assert [row["step"] for row in runs.rows("run", "probe")] == [4, 6]
