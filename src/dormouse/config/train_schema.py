@@ -55,6 +55,7 @@ class TrainConfig(Section):
     eval_batches: int = Field(10, ge=1, description="batches of the evaluation window")
     eval_batch_size: int = Field(8, ge=1, description="sequences an evaluation batch")
     eval_seq_len: int = Field(512, ge=1, description="bytes an evaluation sequence")
+    probe_every: int = Field(0, ge=0, description="steps between two probes of how alike the passes route (0 = off)")
     log_every: int = Field(10, ge=1, description="steps between two metric lines")
     save_every: int = Field(500, ge=0, description="steps between two checkpoints (0 = only at the end)")
     keep_checkpoints: int = Field(2, ge=1, description="newest checkpoints kept beside the best")

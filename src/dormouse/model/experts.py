@@ -33,6 +33,9 @@ class RoutedExperts(nn.Module):
         """Put them together; ``shared`` is a bank whose experts all run for every row."""
         super().__init__()
         self.router, self.bank, self.shared = router, bank, shared
+        self.mechanism = "dense_experts" if isinstance(bank, DenseBank) else "experts"
+        if shared is not None:
+            shared.mechanism = "shared_experts"  # pyrefly: ignore[bad-argument-type]
 
     def prepare(self) -> Prepared:
         """The banks' effective factors, to share them between calls."""
@@ -79,6 +82,8 @@ class RoutedExperts(nn.Module):
 
 class TsctExperts(RoutedExperts):
     """Routed spectral experts, made in one call."""
+
+    mechanism = "experts"
 
     def __init__(
         self,

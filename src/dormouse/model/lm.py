@@ -111,8 +111,10 @@ def _record(routing: list[Routing], shape: torch.Size) -> RoutingRecord:
         return torch.stack(tensors).view(len(tensors), *shape, -1)
 
     ids = [r.ids for r in routing if r.ids is not None]
+    selected = [r.selected for r in routing if r.selected is not None]
     return RoutingRecord(
         logits=stack([r.logits for r in routing]),
+        selected=stack(selected) if selected else None,
         probs=stack([r.probs for r in routing]),
         ids=stack(ids) if ids else None,
         gates=stack([r.gates for r in routing]),

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dormouse.config.schema import ModelConfig
+from dormouse.model.activation_format import ActivationFormat
 from dormouse.model.attention import PlainAttention
 from dormouse.model.bank import ExpertBank, Path
 from dormouse.model.controller import Controller
@@ -27,7 +28,7 @@ from dormouse.model.norm import RMSNorm
 from dormouse.model.records import LoopState, MixerState, document_age
 from dormouse.model.roles import Role, declare
 from dormouse.model.router import Router, Routing
-from dormouse.quant import attention_format, fake_quant_activations
+from dormouse.quant import attention_format
 
 Gates = tuple[Tensor, Tensor, Tensor]  # of attention, memory and experts, each [B, T, 1]
 
@@ -69,7 +70,9 @@ class LoopBlock(nn.Module):
         self.rho = nn.Parameter(torch.ones(()))
         declare(self, iter_embed=Role.VECTOR, rho=Role.VECTOR)
         self.controller = Controller(config)
-        self.act_quant, self.act_group = config.act_quant, config.act_group
+        self.act_quant = config.act_quant
+        self.mixer_input = ActivationFormat(attention_format(config.act_quant), config.act_group)
+        self.expert_input = ActivationFormat(config.act_quant, config.act_group)
         self.mixer = _mixer(config)
         self.engram = Engram(config) if config.use_engram else None
         self.experts = _experts(config)
@@ -148,7 +151,7 @@ class LoopBlock(nn.Module):
 
     def _route(self, i: int, x: Tensor, control: Tensor, ctx: _Context) -> tuple[Tensor, Routing]:
         logits = self.controller.router_logits(control, ctx.h0_controller, pass_index=i)
-        x = fake_quant_activations(x, self.act_quant, self.act_group)
+        x = self.expert_input(x)
         flat, routing = self.experts(
             x.flatten(0, 1), logits.flatten(0, 1), path=ctx.path, factors=ctx.factors, pass_index=i
         )
@@ -157,8 +160,7 @@ class LoopBlock(nn.Module):
     def _mix(self, x: Tensor, w_attn: Tensor, ctx: _Context, state: MixerState) -> tuple[Tensor | None, MixerState]:
         if self.mixer is None:
             return None, state
-        x = fake_quant_activations(x, attention_format(self.act_quant), self.act_group)
-        y, state = self.mixer(x, ctx.mixer_weights, state, ctx.age, ctx.bounds)
+        y, state = self.mixer(self.mixer_input(x), ctx.mixer_weights, state, ctx.age, ctx.bounds)
         return w_attn * y, state
 
 

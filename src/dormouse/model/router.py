@@ -29,6 +29,7 @@ class Routing:
     probs: Tensor  # [N, C] fp32 at least, scores that sum to 1, before selection
     ids: Tensor | None  # [N, k] int64, E and more for a null expert; absent for the dense blend
     gates: Tensor  # [N, k], or [N, E] for the dense blend
+    selected: Tensor | None = None  # [N, k] scores of the selected columns, detached
 
     def dense_gates(self) -> Tensor:
         """Gates of all columns ``[N, C]``, zero where not selected."""
@@ -90,9 +91,10 @@ class Router(nn.Module):
         if self.top_k == 0:
             return Routing(logits, probs, None, probs * self.gate_scale)
         gates, ids = select_top_k(scores, self.top_k, prefer=self._preference(logits, scores, pass_index))
+        selected = gates.detach()
         if self.renormalize:
             gates = gates / gates.sum(-1, keepdim=True)
-        return Routing(logits, probs, ids, gates * self.gate_scale)
+        return Routing(logits, probs, ids, gates * self.gate_scale, selected)
 
     def scores(self, logits: Tensor) -> Tensor:
         """What gates are made of, ``[..., E + n_null]``."""

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from dormouse.ops.dispatch import plan_dispatch
 from dormouse.ops.precision import widened, without_autocast
@@ -200,3 +201,18 @@ def _differentiate(ctx: Any, dy: Tensor | None, *unused: None) -> tuple[Tensor |
 
 
 _forward.register_autograd(_differentiate, setup_context=_keep)
+
+
+@register_flop_formula(torch.ops.dormouse.routed_ffn)
+def _forward_flops(x: torch.Size, gates: torch.Size, order: torch.Size, counts: torch.Size, U1: torch.Size,
+                   V1: torch.Size, *rest: object, **more: object) -> int:  # fmt: skip
+    """4 r (d + f) an assignment, for torch's own counter; null experts count as if they computed."""
+    return 4 * order[0] * U1[2] * (U1[1] + V1[1])
+
+
+@register_flop_formula(torch.ops.dormouse.routed_ffn_backward)
+def _backward_flops(dy: torch.Size, x: torch.Size, gates: torch.Size, order: torch.Size, counts: torch.Size,
+                    t1: torch.Size, t2: torch.Size, U1: torch.Size, V1: torch.Size, *rest: object,
+                    **more: object) -> int:  # fmt: skip
+    """Twice the forward, and the f-wide rows once more."""
+    return order[0] * U1[2] * (8 * (U1[1] + V1[1]) + 2 * V1[1])

@@ -41,7 +41,7 @@ class Balancer:
     @torch.no_grad()
     def observe(self, record: RoutingRecord | None) -> None:
         """Take note of one micro-batch."""
-        if record is None or record.ids is None:
+        if record is None or record.ids is None or record.logits is None:
             return
         bias = self._bias()
         passes = len(record.probs)
@@ -54,10 +54,10 @@ class Balancer:
             self._seen.append(counts if len(bias) > 1 else counts.sum(0, keepdim=True))
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Move the bias once by all that was observed since the last time."""
+    def update(self) -> bool:
+        """Move the bias once by all that was observed since the last time; whether there was anything."""
         if not self._seen:
-            return
+            return False
         bias = self._bias()
         if self.rule == "quantile":
             pooled = torch.cat(self._seen, 1)
@@ -70,6 +70,7 @@ class Balancer:
             moved = [loss_free_bias(b, counts, rate=self.rate) for b, counts in zip(bias, pooled, strict=False)]
         bias[: len(moved)] = torch.stack(moved)  # fewer than all while a curriculum runs fewer passes
         self.discard()
+        return True
 
     def discard(self) -> None:
         """Forget what was observed."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dormouse.data.batch import Batch
 from dormouse.errors import TrainingHalted
+from dormouse.model.records import LoopOutput
 
 Registers = Mapping[str, Sequence[tuple[int, int]]]
 
@@ -58,8 +59,9 @@ def evaluate(
     *,
     registers: Registers | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    watch: Callable[[LoopOutput], object] | None = None,
 ) -> EvalResult:
-    """Score `model` on `window`.
+    """Score `model` on `window`; `watch` sees the output of every batch.
 
     Raises `TrainingHalted` on a score that is not finite, `EvaluationAbandoned` when `should_stop()` says so.
     """
@@ -67,7 +69,7 @@ def evaluate(
     was_training = model.training
     model.eval()
     try:
-        bits, places = _score(model, window, device, should_stop, with_places=registers is not None)
+        bits, places = _score(model, window, device, should_stop, watch, with_places=registers is not None)
     finally:
         model.train(was_training)
     if len(bits) != window.scored_bytes:
@@ -88,6 +90,7 @@ def _score(
     window: Window,
     device: torch.device,
     should_stop: Callable[[], bool],
+    watch: Callable[[LoopOutput], object] | None,
     *,
     with_places: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -97,9 +100,11 @@ def _score(
         if should_stop():
             raise EvaluationAbandoned
         bounds = None if batch.bounds is None else batch.bounds.to(device)
-        logits = model(batch.inputs.to(device), bounds=bounds).logits
+        output = model(batch.inputs.to(device), bounds=bounds)
+        if watch is not None:
+            watch(output)
         counted = batch.mask.numpy()
-        bits.append(_bits(logits, batch.targets.to(device)).cpu().numpy()[counted])
+        bits.append(_bits(output.logits, batch.targets.to(device)).cpu().numpy()[counted])
         if with_places:
             places.append(window.positions(batch)[counted])
     return np.concatenate(bits).astype(np.float64), np.concatenate(places) if places else np.empty(0, np.int64)

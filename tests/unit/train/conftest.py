@@ -67,7 +67,7 @@ def make_state(model, optimizer=None, max_skips=8):
         device=device,
         firewall=Firewall(max_skips),
         latch=Latch(model, every=0, ratio=2.0),
-        tally=Tally(device, n_experts=4),
+        tally=Tally(device, n_experts=4, n_passes=getattr(model, "n_passes", 1)),
     )
 
 
