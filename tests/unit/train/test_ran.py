@@ -141,8 +141,8 @@ def test_the_probe_goes_on_after_a_resume(runs):
 
 def test_a_probe_after_its_checkpoint_is_written_once(runs):
     """A new cadence probes the step a resume begins at; a kill right after repeats that step's row, once."""
-    runs.train(runs.begin(runs.config()), stop_at=4)
-    probed = runs.config(probe_every=2)
+    runs.train(runs.begin(runs.config(eval_every=0)), stop_at=4)
+    probed = runs.config(eval_every=0, probe_every=2)
     run = runs.go_on(probed)
 
     def kill(step, model):
