@@ -141,9 +141,9 @@ def test_the_probe_goes_on_after_a_resume(runs):
 
 def test_a_probe_after_its_checkpoint_is_written_once(runs):
     """A new cadence probes the step a resume begins at; a kill right after repeats that step's row, once."""
-    runs.train(runs.begin(runs.config(steps=4)))
-    longer = runs.config(steps=6, probe_every=2)
-    run = runs.go_on(longer)
+    runs.train(runs.begin(runs.config(eval_every=0)), stop_at=4)
+    probed = runs.config(eval_every=0, probe_every=2)
+    run = runs.go_on(probed)
 
     def kill(step, model):
         raise RuntimeError("killed")
@@ -152,5 +152,5 @@ def test_a_probe_after_its_checkpoint_is_written_once(runs):
     with pytest.raises(RuntimeError, match="killed"):
         runs.train(run)
     assert [row["step"] for row in runs.rows("run", "probe")] == [4]
-    runs.train(runs.go_on(longer))
+    runs.train(runs.go_on(probed))
     assert [row["step"] for row in runs.rows("run", "probe")] == [4, 6]
