@@ -45,6 +45,7 @@ COMMANDS = {
     "eval": Command("dormouse.cli.evaluate", "evaluate", "Score a run in bits per byte."),
     "generate": Command("dormouse.cli.generate", "generate", "Continue a prompt with a trained run."),
     "quantize": Command("dormouse.cli.quantize", "quantize", "Pack a run's weights into a number format."),
+    "inspect": Command("dormouse.cli.inspect", "inspect", "Show on a page where a run routes every byte of a text."),
     "anchors": Command("dormouse.cli.anchors", "anchors", "What counting tables and compressors reach on a text."),
     "config": Command("dormouse.cli.config", "app", "Show, compare and list configurations."),
 }

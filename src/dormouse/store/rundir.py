@@ -5,6 +5,7 @@
     checkpoints/step_N/  complete or absent
     packed/              weights in number formats, by `dormouse quantize`
     weights.safetensors  the best checkpoint's weights, written when the run ends
+    inspect/             pages by `dormouse inspect`
     samples/             text the model wrote
     lock                 process id of the owner, empty when there is none
 
@@ -26,7 +27,10 @@ from typing import IO, Self
 from dormouse.errors import RunDirError
 from dormouse.store.files import write_json
 
-_OWN = {"run.json", "metrics.jsonl", "checkpoints", "weights.safetensors", "samples", "packed", "lock", "report.html"}
+_OWN = {
+    *("run.json", "metrics.jsonl", "checkpoints", "weights.safetensors", "lock"),
+    *("samples", "packed", "inspect", "report.html"),
+}
 _TEMPORARY = {".run.json.tmp", ".metrics.jsonl.tmp", ".weights.safetensors.tmp"}
 
 

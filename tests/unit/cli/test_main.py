@@ -9,7 +9,7 @@ import pytest
 from dormouse.cli import main as program
 from dormouse.errors import ConfigError, TrainingHalted
 
-COMMANDS = ("demo", "train", "resume", "eval", "generate", "quantize", "anchors", "config")
+COMMANDS = ("demo", "train", "resume", "eval", "generate", "quantize", "inspect", "anchors", "config")
 LISTS_TORCH = (
     "import sys; from dormouse.cli.main import main; code = main(sys.argv[1:]); "
     "sys.exit('torch' in sys.modules or code)"
@@ -35,7 +35,9 @@ def test_the_overview_lists_every_command(capsys):
     assert "Examples" in shown
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["config", "show", "tiny"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["train", "--help"], ["inspect", "--help"], ["config", "show", "tiny"]]
+)
 def test_help_and_configuration_never_import_torch(arguments):
     assert in_new_process(*arguments).returncode == 0
 

@@ -1,0 +1,59 @@
+"""What a routed model did with each byte of a text, as plain arrays without torch.
+
+Two things are said about a byte at position t. Its surprisal comes from what the model had read before it, positions
+0 .. t-1. Its experts are those that worked while the byte itself was read, to predict the one after it. Byte 0 has no
+context: as in `dormouse eval` it is read and not scored, so n bytes have n - 1 surprisals, and BPB is their mean.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class ByteTrace:
+    """Per byte of a text of n bytes: surprisal, and the routing of P passes that choose k of E experts."""
+
+    data: np.ndarray
+    """uint8 [n], the text."""
+    bits: np.ndarray
+    """float64 [n], -log2 p of each byte given all before it; NaN at byte 0, which is not scored."""
+    ids: np.ndarray
+    """int64 [P, n, k], selected experts, highest probability first, the lower id first among equals."""
+    gates: np.ndarray
+    """float32 [P, n, k], weight of each selected expert, scaling constant included."""
+    confidence: np.ndarray
+    """float32 [P, n], probability of the first expert before selection and scaling, in 1/E .. 1."""
+    entropy: np.ndarray
+    """float32 [P, n], of the router's distribution over all experts in bits, in 0 .. log2 E."""
+    n_experts: int
+
+    @property
+    def n_passes(self) -> int:
+        """P, passes that ran."""
+        return self.ids.shape[0]
+
+    @property
+    def top_k(self) -> int:
+        """k, experts a byte and pass."""
+        return self.ids.shape[2]
+
+    @property
+    def scored_bytes(self) -> int:
+        """Bytes with a surprisal: all but the first."""
+        return len(self.data) - 1
+
+    @property
+    def bpb(self) -> float:
+        """Mean surprisal of the scored bytes."""
+        return float(self.bits[1:].sum() / self.scored_bytes)
+
+    @property
+    def max_entropy(self) -> float:
+        """log2 E, in bits."""
+        return math.log2(self.n_experts)
+
+    def counts(self) -> np.ndarray:
+        """int64 [P, E], how often each expert was selected in each pass, over all k slots."""
+        return np.stack([np.bincount(chosen.ravel(), minlength=self.n_experts) for chosen in self.ids])

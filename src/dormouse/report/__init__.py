@@ -1,0 +1,1 @@
+"""Plain records to self-contained HTML pages, without torch."""
