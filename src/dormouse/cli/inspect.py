@@ -211,14 +211,14 @@ def _write(target: Path, page: bytes) -> None:
 
 def _show(facts: Mapping) -> None:
     """The result for people."""
-    from dormouse.train.progress import routing_text
+    from dormouse.train.progress import shares_text
 
     print(
         f"{facts['bpb']:.4f} bits per byte on {facts['scored_bytes']:,} scored bytes of {facts['text']}, sha256 "
         f"{facts['data_sha256'][:16]}; {facts['checkpoint']} of {facts['run']}"
     )
     for one in facts["passes"]:
-        print(f"pass {one['pass']}: {routing_text(one['shares'], one['entropy'], one['dead'])}")
+        print(f"pass {one['pass']}: {shares_text(one['shares'], one['entropy'], one['dead'])}")
     for pair in facts["agreement"]:
         first, second = pair["passes"]
         kappa = "undefined" if pair["kappa"] is None else f"{pair['kappa']:.3f}"

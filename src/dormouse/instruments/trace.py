@@ -44,9 +44,8 @@ def trace(model: Dormouse, data: np.ndarray, *, window: int = 512, separator: by
         bad = int((~np.isfinite(bits[1:])).sum())
         raise TrainingHalted(f"{bad:,} of {len(data) - 1:,} bytes have no finite probability; nothing was written.")
     move = (0, 2, 1)
-    return ByteTrace(
-        np.array(data), bits, ids.transpose(move), gates.transpose(move), confidence, entropy, model.config.n_experts
-    )
+    columns = model.config.n_experts + model.config.n_null_experts
+    return ByteTrace(np.array(data), bits, ids.transpose(move), gates.transpose(move), confidence, entropy, columns)
 
 
 def refuse_unrouted(n_experts: int, top_k: int) -> None:

@@ -6,7 +6,7 @@ the first and last lines always come.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import IO, Protocol
 
 from rich.console import Console
@@ -153,8 +153,12 @@ def _beside_chance(facts: Mapping, name: str) -> str:
 
 def routing_text(row: Mapping) -> str:
     """`moe=[0.562,0.438,0.000,0.000] H=0.494 dead=2 gate=0.512`: shares, entropy, unused experts, selected gate."""
-    shares = ",".join(f"{share:.3f}" for share in row["moe"])
-    return f"moe=[{shares}] H={row['moe_entropy']:.3f} dead={row['moe_dead']} gate={row['moe_gate']:.3f}"
+    return f"{shares_text(row['moe'], row['moe_entropy'], row['moe_dead'])} gate={row['moe_gate']:.3f}"
+
+
+def shares_text(shares: Sequence[float], entropy: float, dead: int) -> str:
+    """The same without the gate."""
+    return f"moe=[{','.join(f'{share:.3f}' for share in shares)}] H={entropy:.3f} dead={dead}"
 
 
 def ran_text(forwards: Mapping[str, int], backwards: Mapping[str, int]) -> str:
