@@ -33,11 +33,14 @@ ROOT = Path(__file__).resolve().parents[1]
 VARIANT = "variant:"
 ROUTING = ("moe_entropy", "moe_dead", "moe_gate")
 """Of the last log line: entropy of the shares, experts without a byte, mean selected gate; empty without routing."""
+PROBE = ("kappa", "identical", "identical_chance", "disjoint", "disjoint_chance")
+"""Of the last probe (`probe_every`): how alike the passes route, and what chance alone gives; empty without one."""
 COLUMNS = (
     *("arm", "preset", "changes", "seed", "steps", "trained_bytes", "parameters", "bpb", "seconds", "tsct"),
     *("master_error", "effective_error", "scored_bytes", "held_out_sha256", "train_sha256", "commit", "changed_tree"),
     *("torch", "cpu", "threads", "date"),
     *ROUTING,
+    *PROBE,
     "curve",
 )
 
@@ -192,6 +195,7 @@ def figures(directory: RunDir, plan: Plan, trial: Trial) -> dict:
     errors = [reading for row in last for reading in row["readings"]]
     scored = [row for row in rows if row["kind"] == "eval"]
     logged = [row for row in rows if row["kind"] == "train"][-1]
+    probed = ([row for row in rows if row["kind"] == "probe"] or [{}])[-1]
     return {
         "arm": trial.arm,
         "preset": plan.preset,
@@ -214,9 +218,15 @@ def figures(directory: RunDir, plan: Plan, trial: Trial) -> dict:
         "cpu": place["cpu"],
         "threads": place["threads"],
         "date": place["date"][:10],
-        **{key: f"{logged[key]:.4g}" if key in logged else "" for key in ROUTING},
+        **{key: rounded(logged.get(key)) for key in ROUTING},
+        **{key: rounded(probed.get(key)) for key in PROBE},
         "curve": " ".join(f"{row['trained_bytes']}:{row['bpb']:.4f}" for row in scored),
     }
+
+
+def rounded(value: float | None) -> str:
+    """Four digits, or nothing where nothing was measured."""
+    return "" if value is None else f"{value:.4g}"
 
 
 def largest(readings: list[dict], key: str) -> str:
