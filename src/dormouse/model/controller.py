@@ -20,6 +20,8 @@ from dormouse.ops.norm import rms_norm
 from dormouse.ops.precision import widened, without_autocast
 
 N_GATES = 3
+STREAM_FROM = 1024
+"""Columns from which a low-rank router need not hold all its logits at once."""
 
 
 class Controller(nn.Module):
@@ -69,6 +71,18 @@ class Controller(nn.Module):
         if self.pass_columns is not None:
             logits = logits + _linear(self.pass_columns[pass_index], c, h0)
         return logits
+
+    @property
+    def streams(self) -> bool:
+        """Whether the logits are many and a product of two thin matrices (and a bias)."""
+        return self.router_down is not None and self.pass_columns is None and self.n_columns >= STREAM_FROM
+
+    def low_rank(self, c: Tensor, h0: Tensor, *, pass_index: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """``hidden [..., r]``, ``up [C, r]`` and bias ``[C]`` of one pass: the logits are ``hidden @ up^T + bias``."""
+        assert self.router_down is not None
+        assert self.router_up is not None
+        bias = None if self.pass_bias is None else self.pass_bias[pass_index]
+        return _linear(self.router_down, c, h0), self.router_up, bias
 
     def folded(self, pass_index: int) -> tuple[Tensor, Tensor]:
         """Everything of one pass as one linear map: weight ``[3 + C, 2d]`` and bias ``[3 + C]``."""

@@ -63,17 +63,23 @@ class RoutedExperts(nn.Module):
             ``[N, d]`` and the routing.
         """
         routing = self.router(logits, pass_index=pass_index)
-        return self.compute(x, routing, path=path, factors=factors), routing
+        return self.compute(x, routing.ids, routing.gates, path=path, factors=factors), routing
 
     def compute(
-        self, x: Tensor, routing: Routing, *, path: Path = "dispatch", factors: Prepared | None = None
+        self,
+        x: Tensor,
+        ids: Tensor | None,
+        gates: Tensor,
+        *,
+        path: Path = "dispatch",
+        factors: Prepared | None = None,
     ) -> Tensor:
-        """What the experts of a routing make of ``x``: ``[N, d]``."""
+        """What the experts ``ids [N, k]`` (None: all of them), weighed by ``gates``, make of ``x``: ``[N, d]``."""
         w: Any = factors or self.prepare()
-        if routing.ids is None:
-            y = self.bank.blend(x, routing.gates, factors=w.routed)
+        if ids is None:
+            y = self.bank.blend(x, gates, factors=w.routed)
         else:
-            y = self.bank(x, routing.ids, routing.gates, path=path, factors=w.routed)
+            y = self.bank(x, ids, gates, path=path, factors=w.routed)
         if self.shared is None:
             return y
         every = torch.arange(self.shared.n_experts, device=x.device).expand(len(x), -1)

@@ -106,7 +106,12 @@ def _mean(hidden: list[Tensor]) -> Tensor:
     return total / len(hidden)
 
 
-def _record(routing: list[Routing], shape: torch.Size) -> RoutingRecord:
+def _record(passes: list[Routing | None], shape: torch.Size) -> RoutingRecord | None:
+    """The routing of all passes; None where it was not kept."""
+    routing = [r for r in passes if r is not None]
+    if not routing:
+        return None
+
     def stack(tensors: list[Tensor]) -> Tensor:
         return torch.stack(tensors).view(len(tensors), *shape, -1)
 

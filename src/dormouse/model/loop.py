@@ -11,6 +11,7 @@ With an activation format, attention and experts read rounded copies of their no
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ class LoopResult:
 
     hidden: list[Tensor]  # P tensors [B, T, d]
     state: LoopState
-    routing: list[Routing]
+    routing: list[Routing | None]
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class LoopBlock(nn.Module):
         super().__init__()
         d, self.max_iter = config.d_model, config.max_iter
         self.n_passes = config.max_iter  # that run; a curriculum may start with fewer
+        self.keeps_routing = True  # False lets a low-rank router of very many columns stream where there is no gradient
         self.norm = RMSNorm(d, config.norm_eps)
         self.expert_norm = RMSNorm(d, config.norm_eps) if config.layout == "sequential" else None
         self.iter_embed = nn.Parameter(torch.zeros(config.max_iter, d))
@@ -115,7 +117,7 @@ class LoopBlock(nn.Module):
         carried = LoopState(tuple(mixers), history, age[:, -1] + 1, state.position + ids.shape[1])
         return LoopResult(hidden, carried, routing)
 
-    def _pass(self, i: int, h: Tensor, ctx: _Context, state: MixerState) -> tuple[Tensor, MixerState, Routing]:
+    def _pass(self, i: int, h: Tensor, ctx: _Context, state: MixerState) -> tuple[Tensor, MixerState, Routing | None]:
         c = h + self.iter_embed[i]
         control = self.controller.normed(c)
         gates = self.controller.gates(control, ctx.h0_controller)
@@ -125,7 +127,7 @@ class LoopBlock(nn.Module):
 
     def _side_by_side(
         self, i: int, c: Tensor, control: Tensor, gates: Gates, ctx: _Context, state: MixerState
-    ) -> tuple[Tensor, MixerState, Routing]:
+    ) -> tuple[Tensor, MixerState, Routing | None]:
         """Parallel layout: all branches read one normed input and are added together."""
         x = self.norm(c)
         y, state = self._mix(x, gates[0], ctx, state)
@@ -138,7 +140,7 @@ class LoopBlock(nn.Module):
 
     def _in_turn(
         self, i: int, c: Tensor, expert_norm: RMSNorm, gates: Gates, ctx: _Context, state: MixerState
-    ) -> tuple[Tensor, MixerState, Routing]:
+    ) -> tuple[Tensor, MixerState, Routing | None]:
         """Sequential layout: memory, attention, experts; each reads the context with those before it added."""
         if self.engram is not None and ctx.memory is not None:
             x = c if self.engram.dense_half is None else self.norm(c)  # only the dense half reads it
@@ -149,12 +151,15 @@ class LoopBlock(nn.Module):
         ffn, routing = self._route(i, expert_norm(c), self.controller.normed(c), ctx)
         return c + self.rho * (gates[2] * ffn), state, routing
 
-    def _route(self, i: int, x: Tensor, control: Tensor, ctx: _Context) -> tuple[Tensor, Routing]:
+    def _route(self, i: int, x: Tensor, control: Tensor, ctx: _Context) -> tuple[Tensor, Routing | None]:
+        rows = self.expert_input(x).flatten(0, 1)
+        how: Any = {"path": ctx.path, "factors": ctx.factors}
+        if not self.keeps_routing and self.controller.streams and not torch.is_grad_enabled():
+            hidden, up, bias = self.controller.low_rank(control, ctx.h0_controller, pass_index=i)
+            ids, gates = self.experts.router.streamed(hidden.flatten(0, 1), up, bias, pass_index=i)
+            return self.experts.compute(rows, ids, gates, **how).view_as(x), None
         logits = self.controller.router_logits(control, ctx.h0_controller, pass_index=i)
-        x = self.expert_input(x)
-        flat, routing = self.experts(
-            x.flatten(0, 1), logits.flatten(0, 1), path=ctx.path, factors=ctx.factors, pass_index=i
-        )
+        flat, routing = self.experts(rows, logits.flatten(0, 1), pass_index=i, **how)
         return flat.view_as(x), routing
 
     def _mix(self, x: Tensor, w_attn: Tensor, ctx: _Context, state: MixerState) -> tuple[Tensor | None, MixerState]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dormouse.ops.precision import widened
 from dormouse.ops.selection import select_top_k
+from dormouse.ops.streamed_top_k import streamed_top_k
 
 Score = Literal["softmax", "sigmoid"]
 
@@ -90,11 +91,26 @@ class Router(nn.Module):
         probs = scores if self.score == "softmax" else scores / scores.sum(-1, keepdim=True)
         if self.top_k == 0:
             return Routing(logits, probs, None, probs * self.gate_scale)
-        gates, ids = select_top_k(scores, self.top_k, prefer=self._preference(logits, scores, pass_index))
-        selected = gates.detach()
-        if self.renormalize:
-            gates = gates / gates.sum(-1, keepdim=True)
-        return Routing(logits, probs, ids, gates * self.gate_scale, selected)
+        kept, ids = select_top_k(scores, self.top_k, prefer=self._preference(logits, scores, pass_index))
+        return Routing(logits, probs, ids, self._gates(kept), kept.detach())
+
+    def streamed(
+        self, hidden: Tensor, up: Tensor, bias: Tensor | None, *, pass_index: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Ids and gates ``[N, k]`` for logits ``hidden @ up^T + bias`` that are never held all at once; no gradient."""
+        chosen = None if self.selection_bias is None else self._bias_of(self.selection_bias, pass_index)
+        hidden, up = widened(hidden, up)
+        kept, ids = streamed_top_k(hidden, up, self.top_k, bias=bias, score=self.score, selection_bias=chosen)
+        return ids, self._gates(kept)
+
+    def _gates(self, kept: Tensor) -> Tensor:
+        """Scores of selected columns as weights."""
+        return (kept / kept.sum(-1, keepdim=True) if self.renormalize else kept) * self.gate_scale
+
+    @staticmethod
+    def _bias_of(bias: Tensor, pass_index: int) -> Tensor:
+        """The one of all passes, or the pass's own, ``[C]``."""
+        return bias[min(pass_index, len(bias) - 1)]
 
     def scores(self, logits: Tensor) -> Tensor:
         """What gates are made of, ``[..., E + n_null]``."""
@@ -109,4 +125,4 @@ class Router(nn.Module):
             wanted = self.scores(logits + self.noise * torch.randn_like(logits)) if noisy else scores.detach()
             if self.selection_bias is None:
                 return wanted
-            return wanted + self.selection_bias[min(pass_index, len(self.selection_bias) - 1)]
+            return wanted + self._bias_of(self.selection_bias, pass_index)

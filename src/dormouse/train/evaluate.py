@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dormouse.data.batch import Batch
 from dormouse.errors import TrainingHalted
+from dormouse.model.lm import Dormouse
 from dormouse.model.records import LoopOutput
 
 Registers = Mapping[str, Sequence[tuple[int, int]]]
@@ -66,12 +67,16 @@ def evaluate(
     Raises `TrainingHalted` on a score that is not finite, `EvaluationAbandoned` when `should_stop()` says so.
     """
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    was_training = model.training
+    was_training, loop = model.training, model.loop if isinstance(model, Dormouse) else None
     model.eval()
     try:
+        if loop is not None:
+            loop.keeps_routing = watch is not None
         bits, places = _score(model, window, device, should_stop, watch, with_places=registers is not None)
     finally:
         model.train(was_training)
+        if loop is not None:
+            loop.keeps_routing = True
     if len(bits) != window.scored_bytes:
         raise RuntimeError(f"the window promises {window.scored_bytes} scored bytes, {len(bits)} were scored")
     bpb = float(bits.sum() / len(bits))
