@@ -122,7 +122,8 @@ def _flat(record: RoutingRecord) -> _Flat:
     ids = record.ids.flatten(1, 2)
     sets = torch.zeros_like(probs, dtype=torch.bool).scatter(-1, ids, True)
     spread = torch.zeros_like(probs).scatter(-1, ids, gates.to(probs.dtype))
-    return _Flat(ids[..., 0], sets, spread, ids.shape[-1])
+    strongest = ids.gather(-1, select_top_k(gates, 1)[1]).squeeze(-1)  # a selection bias may have put another one first
+    return _Flat(strongest, sets, spread, ids.shape[-1])
 
 
 def _pair(flat: _Flat, i: int, j: int, seed: int) -> Tensor:
