@@ -83,7 +83,7 @@ def evaluate(
         "bytes_per_second": result.scored_bytes / seconds,
     }
     if probe:
-        found = collector.read(seed=loaded.config.train.seed)
+        found = collector.read()
         facts |= {"probe": vars(found), "moe_topk": loaded.config.model.moe_topk}
     for line in (note, *corpus.notes):
         if line:

@@ -3,14 +3,13 @@
 Measured over pairs of passes and averaged: cosine of the gate vectors, agreement of the strongest expert, share of
 bytes whose sets of experts are equal or have nothing in common. None of these means anything without chance: two
 independent uniform choices of 2 of 8 have equal sets for 3.6 % of the bytes and disjoint ones for 53.6 %, and uneven
-loads raise agreement further. So each stands beside what independent draws with the observed loads give. For the
-strongest expert, and for sets of one, that is c = sum_e p1(e) p2(e); for larger sets the bytes of one pass are dealt
-out anew by seeded permutations. kappa = (agreement - c) / (1 - c) is 0 by chance and 1 for passes that always agree.
+loads raise agreement further. So each stands beside what independent draws with the observed frequencies give, and
+kappa = (agreement - chance) / (1 - chance) is 0 by chance and 1 for passes that always agree (`pass_agreement.py`).
 
 Published for a looped mixture with 2 of 8 experts (arXiv 2605.09165, table of its layers but one): disjoint 0.25-0.53,
 equal 0.04-0.14, chance not subtracted.
 
-Everything is computed on the device of the routing, outside its graph, and read by the host in one transfer.
+It works outside the graph; the choices go to the host once, where sets of experts are counted.
 """
 
 from collections.abc import Sequence
@@ -21,11 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from dormouse.instruments.pass_agreement import Agreement, agreements
 from dormouse.model.records import RoutingRecord
 from dormouse.ops.selection import select_top_k
 
-PERMUTATIONS = 16
-"""Permutations that the chance of larger sets is averaged over; its error is about 0.5 / sqrt(16 positions)."""
 BAND = {"experts": 8, "top_k": 2, "disjoint": (0.25, 0.53), "identical": (0.04, 0.14)}
 """Published range of a looped mixture of experts."""
 
@@ -62,42 +60,44 @@ class Mixture:
     """The same for independent draws with the observed loads of each pass."""
 
 
-_ACROSS = ("cosine", "agreement", "agreement_chance", "identical", "identical_chance", "disjoint", "disjoint_chance")
-"""What is measured over pairs of passes, in the order of `_pair`."""
-
-
 @dataclass(frozen=True)
 class _Flat:
     """A routing record over N = B T positions, outside the graph."""
 
-    best: Tensor  # [P, N] int64, strongest expert
-    sets: Tensor  # [P, N, E] bool, chosen experts; all of them in a blend
-    gates: Tensor  # [P, N, E], 0 where not chosen
-    top_k: int  # 0 in a blend
+    ids: Tensor  # [P, N, k] int64, the strongest first; in a blend all experts
+    gates: Tensor  # [P, N, C], 0 where not chosen
+    blend: bool
 
     def loads(self) -> Tensor:
-        """Share of positions whose strongest expert each is, ``[P, E]``."""
-        return functional.one_hot(self.best, self.gates.shape[-1]).float().mean(1)
+        """Share of positions whose strongest expert each is, ``[P, C]``."""
+        return functional.one_hot(self.ids[..., 0], self.gates.shape[-1]).double().mean(1)
 
 
 @torch.no_grad()
-def mixture(record: RoutingRecord, *, seed: int = 0) -> Mixture:
-    """Probe a record `[P, B, T]`; `seed` is that of the permutations. Texts are sequence b and sequence b + 1."""
+def mixture(record: RoutingRecord) -> Mixture:
+    """Probe a record `[P, B, T]`. Texts are sequence b and sequence b + 1."""
     (n_passes, n_texts), flat = record.probs.shape[:2], _flat(record)
-    pairs = list(combinations(range(n_passes), 2))
-    across = [torch.stack([_pair(flat, i, j, seed) for i, j in pairs]).mean(0)] if pairs else []
-    load = (flat.gates if flat.top_k == 0 else flat.sets).float().sum((0, 1))
-    load = load / load.sum()
-    numbers = torch.cat([torch.stack([*_sizes(flat, load), *_texts(flat, n_texts)]), load, *across]).tolist()
-    (support, effective, differ, by_chance), rest = numbers[:4], numbers[4:]
-    found = dict(zip(_ACROSS, rest[len(load) :] or [None] * len(_ACROSS), strict=True))
+    pairs = agreements(flat.ids.cpu().numpy(), flat.gates.shape[-1])
+    load = _load(flat)
+    support, effective = (flat.gates > 0).sum(-1).double().mean(), (-torch.xlogy(load, load).sum()).exp()
+    texts = flat.ids[..., 0].view(n_passes, n_texts, -1)
+    differ, by_chance = (texts != texts.roll(1, 1)).double().mean(), 1 - flat.loads().square().sum(-1).mean()
+    numbers = torch.stack([support, effective, differ, by_chance, _cosine(flat)])
+    support, effective, differ, by_chance, cosine = numbers.tolist()
+    chance, agreement = _mean(pairs, "chance"), _mean(pairs, "raw")
     return Mixture(
-        positions=flat.best.shape[1],
+        positions=flat.ids.shape[1],
         passes=n_passes,
-        **found,
-        kappa=_kappa(found["agreement"], found["agreement_chance"]),
+        cosine=cosine if pairs else None,
+        agreement=agreement,
+        agreement_chance=chance,
+        kappa=None if agreement is None or chance is None or chance == 1 else (agreement - chance) / (1 - chance),
+        identical=_mean(pairs, "identical"),
+        identical_chance=_mean(pairs, "identical_chance"),
+        disjoint=_mean(pairs, "disjoint"),
+        disjoint_chance=_mean(pairs, "disjoint_chance"),
         support=support,
-        load=tuple(rest[: len(load)]),
+        load=tuple(load.tolist()),
         effective=effective,
         disagreement=differ if n_texts > 1 else None,
         disagreement_chance=by_chance if n_texts > 1 else None,
@@ -117,52 +117,30 @@ def joined(records: Sequence[RoutingRecord]) -> RoutingRecord:
 def _flat(record: RoutingRecord) -> _Flat:
     probs, gates = record.probs.detach().flatten(1, 2), record.gates.detach().flatten(1, 2)
     if record.ids is None:
-        best = select_top_k(probs, 1)[1].squeeze(-1)
-        return _Flat(best, torch.ones_like(probs, dtype=torch.bool), gates.to(probs.dtype), 0)
+        return _Flat(select_top_k(probs, probs.shape[-1])[1], gates.to(probs.dtype), blend=True)
     ids = record.ids.flatten(1, 2)
-    sets = torch.zeros_like(probs, dtype=torch.bool).scatter(-1, ids, True)
     spread = torch.zeros_like(probs).scatter(-1, ids, gates.to(probs.dtype))
-    strongest = ids.gather(-1, select_top_k(gates, 1)[1]).squeeze(-1)  # a selection bias may have put another one first
-    return _Flat(strongest, sets, spread, ids.shape[-1])
+    order = select_top_k(gates, gates.shape[-1])[1]  # a selection bias may have put another one first
+    return _Flat(ids.gather(-1, order), spread, blend=False)
 
 
-def _pair(flat: _Flat, i: int, j: int, seed: int) -> Tensor:
-    """The numbers of `_ACROSS` for passes i and j, ``[7]``."""
-    loads, a, b = flat.loads(), flat.sets[i], flat.sets[j]
-    cosine = functional.cosine_similarity(flat.gates[i], flat.gates[j], dim=-1).float().mean()
-    agreement, chance = (flat.best[i] == flat.best[j]).float().mean(), (loads[i] * loads[j]).sum()
-    if flat.top_k > 1:
-        draws = [_overlap(a, b[dealt]) for dealt in _permutations(b, seed)]
-        by_chance = torch.stack(draws).mean(0)
-    else:
-        by_chance = torch.stack([chance, 1 - chance]) if flat.top_k else _overlap(a, b)
-    own = _overlap(a, b)
-    return torch.stack([cosine, agreement, chance, own[0], by_chance[0], own[1], by_chance[1]])
+def _load(flat: _Flat) -> Tensor:
+    """Share of the assignments by column, of the gates in a blend, ``[C]``."""
+    load = flat.gates.double().sum((0, 1)) if flat.blend else _counts(flat).double()
+    return load / load.sum()
 
 
-def _overlap(a: Tensor, b: Tensor) -> Tensor:
-    """Share of positions with equal and with disjoint sets ``[N, E]``: ``[2]``."""
-    return torch.stack([(a == b).all(-1).float().mean(), (~(a & b).any(-1)).float().mean()])
+def _counts(flat: _Flat) -> Tensor:
+    return torch.bincount(flat.ids.flatten(), minlength=flat.gates.shape[-1])
 
 
-def _permutations(like: Tensor, seed: int) -> list[Tensor]:
-    """Orders of the rows of ``like``, the same on every device."""
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randperm(len(like), generator=generator).to(like.device) for _ in range(PERMUTATIONS)]
+def _cosine(flat: _Flat) -> Tensor:
+    """Of the gate vectors, mean over positions and pairs of passes; 1 with a single pass, where nobody reads it."""
+    pairs = combinations(flat.gates.double(), 2)
+    found = [functional.cosine_similarity(a, b, dim=-1).mean() for a, b in pairs]
+    return torch.stack(found).mean() if found else flat.gates.new_ones((), dtype=torch.float64)
 
 
-def _sizes(flat: _Flat, load: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean support, and the effective number of experts of a load ``[E]``."""
-    return (flat.gates > 0).sum(-1).float().mean(), (-torch.xlogy(load, load).sum()).exp()
-
-
-def _texts(flat: _Flat, n_texts: int) -> tuple[Tensor, Tensor]:
-    """Disagreement of neighbouring sequences, and by chance."""
-    texts = flat.best.view(len(flat.best), n_texts, -1)
-    return (texts != texts.roll(1, 1)).float().mean(), 1 - flat.loads().square().sum(-1).mean()
-
-
-def _kappa(agreement: float | None, chance: float | None) -> float | None:
-    if agreement is None or chance is None or chance > 1 - 1e-6:
-        return None
-    return (agreement - chance) / (1 - chance)
+def _mean(pairs: Sequence[Agreement], name: str) -> float | None:
+    """Mean over the pairs of passes; None with a single pass."""
+    return sum(getattr(pair, name) for pair in pairs) / len(pairs) if pairs else None

@@ -161,7 +161,7 @@ def _probe(run: Run, display: Display) -> None:
     """Write and show one `probe` row."""
     state, progress = run.state, run.state.progress
     progress.probed_step = progress.step
-    found = probe(state.model, run.window, state.device, seed=run.config.train.seed)  # pyrefly: ignore
+    found = probe(state.model, run.window, state.device)  # pyrefly: ignore
     if found is not None:
         display.say(probe_line(run.metrics.write("probe", progress.step, vars(found))))
 

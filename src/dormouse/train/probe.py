@@ -34,13 +34,13 @@ class Collector:
             self._records.append(record)
             self._positions += number
 
-    def read(self, *, seed: int) -> Mixture | None:
+    def read(self) -> Mixture | None:
         """The probe of everything kept; None when nothing was routed."""
-        return mixture(joined(self._records), seed=seed) if self._records else None
+        return mixture(joined(self._records)) if self._records else None
 
 
 @torch.no_grad()
-def probe(model: Dormouse, window: EvalWindow, device: torch.device, *, seed: int) -> Mixture | None:
+def probe(model: Dormouse, window: EvalWindow, device: torch.device) -> Mixture | None:
     """Probe `model` on the first batch of `window`; None when nothing is routed."""
     batch = next(iter(window))
     was_training = model.training
@@ -50,4 +50,4 @@ def probe(model: Dormouse, window: EvalWindow, device: torch.device, *, seed: in
         record = model(batch.inputs.to(device), bounds=bounds).routing
     finally:
         model.train(was_training)
-    return None if record is None else mixture(record, seed=seed)
+    return None if record is None else mixture(record)

@@ -117,7 +117,6 @@ def test_the_probe_repeats_itself_and_leaves_no_graph():
     logits = independent(8).requires_grad_()
     record = record_of(logits, 2)
     assert mixture(record) == mixture(record)
-    assert mixture(record, seed=1).identical_chance != mixture(record).identical_chance
     halves = [
         RoutingRecord(*(t[:, part] for t in (record.probs, record.ids, record.gates)))
         for part in (slice(0, 9), slice(9, 16))
