@@ -32,8 +32,9 @@ test: check     ## everything that continuous integration runs
 format: $(STAMP)  ## rewrite the files in the project's format
 	cd $(ROOT) && $(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
-bench: $(STAMP)  ## speed of generation and retraction (rewrites their files in benchmarks/results), every peer for seconds
-	cd $(ROOT) && export GOMP_SPINCOUNT=1000 && $(BIN)/python -m benchmarks.generation && $(BIN)/python -m benchmarks.retraction \
+bench: $(STAMP)  ## generation, retraction, dispatch, instruments (rewrites their files in benchmarks/results), every peer for seconds
+	cd $(ROOT) && export GOMP_SPINCOUNT=10000 && $(BIN)/python -m benchmarks.generation && $(BIN)/python -m benchmarks.retraction \
+	&& $(BIN)/python -m benchmarks.dispatch && $(BIN)/python -m benchmarks.instruments \
 	&& $(BIN)/python -m benchmarks.peers --smoke
 
 clean:          ## remove the environment and caches (runs/ stays)

@@ -5,11 +5,11 @@ import numpy as np
 from dormouse.instruments.byte_trace import ByteTrace
 
 
-def made_trace(data, *, passes=2, top_k=1, n_experts=4, seed=0):
+def made_trace(data, *, passes=2, top_k=1, n_experts=4, n_null=0, seed=0):
     """A trace of random choices that is right in form: ids differ, gates fall, the first byte is not scored."""
-    random, n = np.random.default_rng(seed), len(data)
-    probs = np.sort(random.dirichlet(np.ones(n_experts), size=(passes, n)), axis=-1)[..., ::-1]
-    ids = random.permuted(np.broadcast_to(np.arange(n_experts), (passes, n, n_experts)), axis=-1)[..., :top_k]
+    random, n, columns = np.random.default_rng(seed), len(data), n_experts + n_null
+    probs = np.sort(random.dirichlet(np.ones(columns), size=(passes, n)), axis=-1)[..., ::-1]
+    ids = random.permuted(np.broadcast_to(np.arange(columns), (passes, n, columns)), axis=-1)[..., :top_k]
     bits = random.exponential(2.0, n)
     bits[0] = np.nan
     return ByteTrace(
@@ -20,6 +20,7 @@ def made_trace(data, *, passes=2, top_k=1, n_experts=4, seed=0):
         confidence=probs[..., 0].astype(np.float32),
         entropy=-(probs * np.log2(np.maximum(probs, 1e-30))).sum(-1).astype(np.float32),
         n_experts=n_experts,
+        n_null=n_null,
     )
 
 

@@ -31,10 +31,17 @@ from dormouse.store.rundir import RunDir
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIANT = "variant:"
+ROUTING = ("moe_entropy", "moe_dead", "moe_gate")
+"""Of the last log line: entropy of the shares, experts without a byte, mean selected gate; empty without routing."""
+PROBE = ("kappa", "identical", "identical_chance", "disjoint", "disjoint_chance")
+"""Of the last probe (`probe_every`): how alike the passes route, and what chance alone gives; empty without one."""
 COLUMNS = (
     *("arm", "preset", "changes", "seed", "steps", "trained_bytes", "parameters", "bpb", "seconds", "tsct"),
     *("master_error", "effective_error", "scored_bytes", "held_out_sha256", "train_sha256", "commit", "changed_tree"),
     *("torch", "cpu", "threads", "date"),
+    *ROUTING,
+    *PROBE,
+    "curve",
 )
 
 
@@ -186,6 +193,9 @@ def figures(directory: RunDir, plan: Plan, trial: Trial) -> dict:
     result, place = record["result"], record["provenance"]
     last = [row for row in rows if row["kind"] == "latch"][-1:]
     errors = [reading for row in last for reading in row["readings"]]
+    scored = [row for row in rows if row["kind"] == "eval"]
+    logged = [row for row in rows if row["kind"] == "train"][-1]
+    probed = ([row for row in rows if row["kind"] == "probe"] or [{}])[-1]
     return {
         "arm": trial.arm,
         "preset": plan.preset,
@@ -194,9 +204,9 @@ def figures(directory: RunDir, plan: Plan, trial: Trial) -> dict:
         "steps": result["total_steps"],
         "trained_bytes": result["trained_bytes"],
         "parameters": record["parameters"]["total"],
-        "bpb": f"{result['bpb']:.4f}",
+        "bpb": f"{scored[-1]['bpb']:.4f}",
         "seconds": f"{result['seconds']:.0f}",
-        "tsct": [row["tsct"] for row in rows if row["kind"] == "eval"][-1],
+        "tsct": scored[-1]["tsct"],
         "master_error": largest(errors, "master"),
         "effective_error": largest(errors, "effective"),
         "scored_bytes": result["scored_bytes"],
@@ -208,7 +218,15 @@ def figures(directory: RunDir, plan: Plan, trial: Trial) -> dict:
         "cpu": place["cpu"],
         "threads": place["threads"],
         "date": place["date"][:10],
+        **{key: rounded(logged.get(key)) for key in ROUTING},
+        **{key: rounded(probed.get(key)) for key in PROBE},
+        "curve": " ".join(f"{row['trained_bytes']}:{row['bpb']:.4f}" for row in scored),
     }
+
+
+def rounded(value: float | None) -> str:
+    """Four digits, or nothing where nothing was measured."""
+    return "" if value is None else f"{value:.4g}"
 
 
 def largest(readings: list[dict], key: str) -> str:
@@ -217,13 +235,22 @@ def largest(readings: list[dict], key: str) -> str:
 
 
 def append(results: Path, row: dict) -> None:
-    """Add one line, with the header first if the file is new."""
+    """Add one line, with the header first if the file is new; a file keeps the columns it has."""
+    columns = header(results) or COLUMNS
     fresh = not results.exists()
     with results.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
         if fresh:
             writer.writeheader()
         writer.writerow(row)
+
+
+def header(results: Path) -> list[str]:
+    """Columns of a file that is there."""
+    if not results.exists():
+        return []
+    with results.open(encoding="utf-8", newline="") as file:
+        return next(csv.reader(file), [])
 
 
 if __name__ == "__main__":

@@ -59,9 +59,7 @@ def summary(report: "Report") -> dict:
         **vars(report.result),
         "parameters": record["parameters"]["total"],
         "by_register": score.get("by_register"),
-        "moe": train.get("moe"),
-        "moe_entropy": train.get("moe_entropy"),
-        "moe_dead": train.get("moe_dead"),
+        **{key: train.get(key) for key in ("moe", "moe_entropy", "moe_dead", "moe_gate")},
         "anchors": anchors,
     }
 
@@ -83,7 +81,7 @@ def lines(facts: dict) -> list[str]:
     if registers:
         found.append(f"by kind of text: {registers}")
     if facts["moe"] is not None:
-        found.append(f"experts: {routing_text(facts['moe'], facts['moe_entropy'], facts['moe_dead'])}")
+        found.append(f"experts: {routing_text(facts)}")
     return [
         *found,
         "",

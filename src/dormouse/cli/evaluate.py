@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dormouse.errors import ResumeMismatch
+from dormouse.errors import ConfigError, ResumeMismatch
 
 if TYPE_CHECKING:
     from dormouse.config.schema import RunConfig
@@ -23,6 +23,8 @@ EXAMPLES = """Examples:
 
   dormouse eval runs/first --tail
 
+  dormouse eval runs/first --probe
+
   dormouse eval runs/first --eval letters.txt
 """
 
@@ -34,6 +36,7 @@ def evaluate(
         bool,
         typer.Option("--tail", help="Score the whole held-out text (for final reports) instead of the window."),
     ] = False,
+    probe: Annotated[bool, typer.Option("--probe", help="Also say how alike the passes route, beside chance.")] = False,
     held_out: Annotated[str | None, typer.Option("--eval", help="Score this file or folder instead.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads. [default: physical cores]")] = None,
@@ -44,6 +47,7 @@ def evaluate(
     from dormouse.train import evaluate as scoring
     from dormouse.train.load import load_run
     from dormouse.train.machine import keep_large_blocks, pick_device, set_threads
+    from dormouse.train.probe import Collector
     from dormouse.train.run import make_window
 
     asked = TrainConfig(steps=1, device=device, threads=threads)  # only its checks of these two are wanted
@@ -51,10 +55,17 @@ def evaluate(
     set_threads(asked.threads)
     keep_large_blocks()
     loaded = load_run(run, checkpoint=checkpoint, report=say)
+    if probe and loaded.config.model.n_experts == 1:
+        raise ConfigError(
+            "probe with model.n_experts = 1: nothing is routed, so there would have been nothing to probe. "
+            "Leave --probe out."
+        )
     corpus = held_out_of(loaded, held_out)
     window = make_window(corpus, loaded.config, whole=tail)
     begin = time.perf_counter()
-    result = scoring.evaluate(loaded.model.to(place), window, registers=corpus.registers)
+    collector = Collector()
+    watch = collector.watch if probe else None
+    result = scoring.evaluate(loaded.model.to(place), window, registers=corpus.registers, watch=watch)
     seconds = time.perf_counter() - begin
     facts = {
         "run": str(run),
@@ -71,6 +82,9 @@ def evaluate(
         "seconds": seconds,
         "bytes_per_second": result.scored_bytes / seconds,
     }
+    if probe:
+        found = collector.read()
+        facts |= {"probe": vars(found), "moe_topk": loaded.config.model.moe_topk}
     for line in (note, *corpus.notes):
         if line:
             say(line)
@@ -127,3 +141,20 @@ def _show(facts: dict, *, tail: bool) -> None:
             window_bytes=facts["window_bytes"],
         )
         print("\n".join(ranking(facts["bpb"], anchors, name="dormouse")))
+    if "probe" in facts:
+        print("\n".join(_probed(facts)))
+
+
+def _probed(facts: dict) -> list[str]:
+    """The mixture probe for people, and the published band where it is about the same number of experts."""
+    from dormouse.instruments.mixture import BAND
+    from dormouse.train.progress import probe_text
+
+    found = facts["probe"]
+    passes = "1 pass" if found["passes"] == 1 else f"{found['passes']} passes"
+    lines = [f"routing of {found['positions']:,} bytes in {passes}:"]
+    lines += [f"   {text}" for text in probe_text(found)]
+    if (len(found["load"]), facts["moe_topk"]) == (BAND["experts"], BAND["top_k"]) and found["disjoint"] is not None:
+        (low, high), (least, most) = BAND["disjoint"], BAND["identical"]
+        lines.append(f"   published for 2 of 8: disjoint {low:.2f}-{high:.2f}, identical {least:.2f}-{most:.2f}")
+    return lines

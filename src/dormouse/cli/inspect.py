@@ -155,6 +155,7 @@ def _look(run: Path, text: Text, checkpoint: str, threads: int | None) -> tuple[
         "scored_bytes": found.scored_bytes,
         "bpb": found.bpb,
         "n_experts": found.n_experts,
+        "n_null_experts": found.n_null,
         "top_k": found.top_k,
         "passes": passes,
         "agreement": _agreement(found),
@@ -162,24 +163,30 @@ def _look(run: Path, text: Text, checkpoint: str, threads: int | None) -> tuple[
 
 
 def _passes(found: "ByteTrace") -> list[dict]:
-    """Use of the experts in each pass."""
+    """Use of the experts in each pass as a log line has it: shares among experts, null experts beside them."""
     import torch
 
     from dormouse.instruments.utilization import utilization
 
-    uses = [utilization(torch.from_numpy(counts)) for counts in found.counts()]
-    return [
-        {"pass": number, "shares": list(use.shares), "entropy": use.entropy, "dead": use.dead}
-        for number, use in enumerate(uses, 1)
-        if use is not None
-    ]
+    rows = []
+    for number, counts in enumerate(torch.from_numpy(found.counts()), 1):
+        use = utilization(counts[: found.n_experts])
+        row = {
+            "pass": number,
+            "shares": None if use is None else list(use.shares),
+            "entropy": None if use is None else use.entropy,
+            "dead": found.n_experts if use is None else use.dead,
+        }
+        null = (counts[found.n_experts :].sum() / counts.sum()).item()
+        rows.append(row | ({"null": null} if found.n_null else {}))
+    return rows
 
 
 def _agreement(found: "ByteTrace") -> list[dict]:
     """Agreement of every pair of passes, numbered from 1."""
     from dormouse.instruments.pass_agreement import agreements
 
-    pairs = [dict(vars(pair)) for pair in agreements(found.ids, found.n_experts)]
+    pairs = [dict(vars(pair)) for pair in agreements(found.ids, found.n_columns)]
     return [
         {"passes": [pair.pop("first") + 1, pair.pop("second") + 1], **pair, "transitions": pair["transitions"].tolist()}
         for pair in pairs
@@ -190,7 +197,7 @@ def _settings(loaded: "LoadedRun") -> dict[str, str]:
     """What a reader of the page should know of the run."""
     model = loaded.config.model
     return {
-        "experts": f"{model.n_experts}, of which {model.moe_topk} a byte",
+        "experts": f"{model.moe_topk} of {model.n_experts} a byte",
         "passes": f"{loaded.model.n_passes} of {model.max_iter}",
         "width": f"{model.d_model}, experts {model.d_ffn}",
         "layout": model.layout,
@@ -211,14 +218,16 @@ def _write(target: Path, page: bytes) -> None:
 
 def _show(facts: Mapping) -> None:
     """The result for people."""
-    from dormouse.train.progress import routing_text
+    from dormouse.train.progress import shares_text
 
     print(
         f"{facts['bpb']:.4f} bits per byte on {facts['scored_bytes']:,} scored bytes of {facts['text']}, sha256 "
         f"{facts['data_sha256'][:16]}; {facts['checkpoint']} of {facts['run']}"
     )
     for one in facts["passes"]:
-        print(f"pass {one['pass']}: {routing_text(one['shares'], one['entropy'], one['dead'])}")
+        null = f" null={one['null']:.3f}" if "null" in one else ""
+        shares = "no expert" if one["shares"] is None else shares_text(one["shares"], one["entropy"], one["dead"])
+        print(f"pass {one['pass']}: {shares}{null}")
     for pair in facts["agreement"]:
         first, second = pair["passes"]
         kappa = "undefined" if pair["kappa"] is None else f"{pair['kappa']:.3f}"

@@ -36,6 +36,7 @@ class Request:
     overwrite: bool = False
     audit: bool = False
     log_windows: bool = False
+    log_passes: bool = False
     sample_bytes: int = 400
     """Length of the text that a completed run writes."""
     quiet: bool = False
@@ -83,7 +84,7 @@ def _open(config: "RunConfig", request: Request, display: "Display", origins: Ma
     from dormouse.train.resume import resume
     from dormouse.train.run import Options, prepare, start
 
-    options = Options(audit=request.audit, log_windows=request.log_windows)
+    options = Options(audit=request.audit, log_windows=request.log_windows, log_passes=request.log_passes)
     prepared = prepare(absolute_paths(config))
     for note in prepared.notes:
         display.say(note)

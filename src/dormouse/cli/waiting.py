@@ -10,7 +10,7 @@ environment once, when torch is first imported; whatever the user has set stays.
 import os
 import sys
 
-SPIN_COUNT = "1000"
+SPIN_COUNT = "3000"
 _SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 
 

@@ -11,7 +11,17 @@ from dormouse.config.schema import SECTIONS, RunConfig
 from dormouse.config.section import Section
 
 RESUME_MAY_CHANGE = frozenset(
-    {"steps", "minutes", "eval_every", "log_every", "save_every", "keep_checkpoints", "device", "threads"}
+    {
+        "steps",
+        "minutes",
+        "eval_every",
+        "log_every",
+        "probe_every",
+        "save_every",
+        "keep_checkpoints",
+        "device",
+        "threads",
+    }
 )
 
 

@@ -8,7 +8,7 @@ the forward.
 from dataclasses import dataclass
 
 from dormouse.config.model_schema import ModelConfig
-from dormouse.config.sizes import BYTES, controller_columns, is_spectral
+from dormouse.config.sizes import BYTES, controller_columns, is_spectral, router_columns
 from dormouse.config.train_schema import TrainConfig
 
 
@@ -34,8 +34,19 @@ def expert_flops(config: ModelConfig) -> int:
 
 
 def active_experts(config: ModelConfig) -> int:
-    """Experts that run for a byte in a pass: k, or all of them in the dense blend."""
-    return config.moe_topk or config.n_experts
+    """Experts that run for a byte in a pass: k, or all of them in the dense blend, and the shared ones.
+
+    Null experts count as if an expert ran: how often they are selected is known after training.
+    """
+    return (config.moe_topk or config.n_experts) + config.n_shared_experts
+
+
+def controller_flops(config: ModelConfig) -> int:
+    """Gates and router logits from ``[c ; h0]``, padding included."""
+    wide, n, rank = 2 * config.d_model, router_columns(config), config.router_rank
+    own = 2 * wide * n if config.router_per_pass == "columns" else 0
+    low = 2 * rank * (wide + n)
+    return 2 * wide * controller_columns(0 if rank else n) + low + own
 
 
 def linear_flops(config: ModelConfig, part: str, d_out: int) -> int:
@@ -65,7 +76,7 @@ def flops_per_byte(config: ModelConfig, *, context: int | None = None) -> list[C
     if config.use_byteflow:
         return []
     d, once = config.d_model, config.deep_supervision == 0
-    costs = [Cost("controller", 4 * d * controller_columns(config.n_experts))]
+    costs = [Cost("controller", controller_flops(config))]
     if config.use_kda:
         costs.append(Cost("KDA", kda_flops(config)))
     if config.use_plain_attn:
@@ -97,7 +108,8 @@ def full_pass_cost(config: ModelConfig) -> float:
 def spectral_factor_shapes(config: ModelConfig) -> dict[tuple[int, int], int]:
     """How many orthonormal factors there are of each shape (rows, rank): U and V of every spectral layer."""
     d, f, r = config.d_model, config.d_ffn, config.rank
-    layers = [(d, f)] * config.n_experts + [(f, d)] * config.n_experts if is_spectral(config, "experts") else []
+    experts = config.n_experts + config.n_shared_experts if is_spectral(config, "experts") else 0
+    layers = [(d, f)] * experts + [(f, d)] * experts
     layers += [(d, d)] if is_spectral(config, "out_proj") else []
     layers += [(d, BYTES)] if is_spectral(config, "head") else []
     shapes: dict[tuple[int, int], int] = {}

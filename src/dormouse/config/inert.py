@@ -12,7 +12,10 @@ from dormouse.config.section import Section
 
 _ENGRAM = ("engram_rows", "engram_orders", "engram_dim", "engram_lam_max", "engram_dense_half", "engram_hash")
 _KDA = ("kda_conv_width", "kda_decay_rank", "kda_gate_rank")
-_ROUTING = ("moe_topk", "moe_lb_coef", "moe_gate_scale")
+_ROUTING = (
+    *("moe_topk", "moe_lb_coef", "moe_z_coef", "moe_gate_scale", "selection_bias"),
+    *("router_score", "router_rank", "router_per_pass", "router_noise"),
+)
 _MSA = ("msa_kb", "msa_q_heads", "msa_block_r", "msa_head_dim")
 
 
@@ -25,7 +28,18 @@ MODEL_READERS: tuple[tuple[tuple[str, ...], str, Callable[[ModelConfig], bool]],
     (_KDA, "use_kda = false", lambda c: c.use_kda),
     (("rank", "tsct_parts", "quant"), "use_tsct = false", lambda c: c.use_tsct),
     (("moe_renormalize",), "moe_topk = 0, and a full softmax sums to one", lambda c: c.moe_topk > 0),
-    (_ROUTING, "n_experts = 1, and the gate of a single expert is always 1", lambda c: c.n_experts > 1),
+    (
+        _ROUTING,
+        "n_experts = 1, and the gate of a single expert is always 1",
+        lambda c: c.n_experts + c.n_null_experts > 1,
+    ),
+    (("selection_bias_rate",), 'selection_bias = "none"', lambda c: c.selection_bias != "none"),
+    (
+        ("balance_per_pass",),
+        "neither moe_lb_coef nor selection_bias balances anything",
+        lambda c: c.moe_lb_coef > 0 or c.selection_bias != "none",
+    ),
+    (("balance_per_pass", "router_per_pass"), "max_iter = 1", lambda c: c.max_iter > 1),
     (("quant_group",), 'quant is "fp32", "bf16" or "fp16"', lambda c: c.quant not in ("fp32", "bf16", "fp16")),
     (("act_group",), 'act_quant = "none"', lambda c: c.act_quant != "none"),
     (("mhc_streams",), "use_mhc = false", lambda c: c.use_mhc),
@@ -41,7 +55,9 @@ MODEL_READERS: tuple[tuple[tuple[str, ...], str, Callable[[ModelConfig], bool]],
     ),
 )
 TRAIN_READERS: tuple[tuple[tuple[str, ...], str, Callable[[RunConfig], bool]], ...] = (
+    (("moe_path",), "moe_topk = 0: every expert runs for every byte", lambda c: c.model.moe_topk > 0),
     (("single_pass_fraction",), "max_iter = 1", lambda c: c.model.max_iter > 1),
+    (("probe_every",), "n_experts = 1, and nothing is routed", lambda c: c.model.n_experts > 1),
     (("muon_lr",), 'optimizer = "adamw"', lambda c: c.train.optimizer == "muon"),
     (("table_lr",), "use_engram = false", lambda c: c.model.use_engram),
     (("retract_when", "latch_every"), "use_tsct = false", lambda c: c.model.use_tsct),
@@ -79,7 +95,17 @@ def warm_up_note(train: TrainConfig) -> list[str]:
     return [f"warmup_steps = {train.warmup_steps} with steps = {train.steps}: the full rate is never reached."]
 
 
+def gate_note(model: ModelConfig) -> list[str]:
+    """Even shares are no proof of use: a bias selects experts whose softmax gate may be next to nothing."""
+    if model.selection_bias == "none" or model.router_score != "softmax":
+        return []
+    return [
+        f"selection_bias = {shown(model.selection_bias)} with softmax gates: shares become even while the gates of "
+        'experts that the bias pushes may go to zero. Watch gate= beside moe=, or use router_score = "sigmoid".'
+    ]
+
+
 def inert_settings(config: RunConfig) -> list[str]:
-    """One sentence per changed key that nothing reads here, and per rate that is never reached."""
+    """One sentence per changed key that nothing reads here, and per rate that is never reached; and what to watch."""
     train = [line for keys, why, read in TRAIN_READERS if not read(config) for line in _said(config.train, keys, why)]
-    return inert_model_settings(config.model) + train + warm_up_note(config.train)
+    return inert_model_settings(config.model) + gate_note(config.model) + train + warm_up_note(config.train)

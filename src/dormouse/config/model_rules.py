@@ -1,14 +1,15 @@
 """Rules of the model section: one small function a rule, named after what it demands.
 
 A rule takes the section and returns None, or one sentence that names the field, its value, what would have
-run instead, and the way out. All broken rules are reported together. Rules of mechanisms that are off by
-default are in `mechanism_rules.py`.
+run instead, and the way out. All broken rules are reported together. Rules of the router are in
+`routing_rules.py`, those of mechanisms that are off by default in `mechanism_rules.py`.
 """
 
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dormouse.config.mechanism_rules import MECHANISM_RULES
+from dormouse.config.routing_rules import ROUTING_RULES
 
 if TYPE_CHECKING:
     from dormouse.config.model_schema import ModelConfig
@@ -23,50 +24,6 @@ def heads_fill_the_width(c: "ModelConfig") -> str | None:
         f"model.n_heads = {c.n_heads}, model.head_dim = {c.head_dim}: together {width} channels, but "
         f"model.d_model = {c.d_model}; no projection of that shape would have run. Set head_dim * n_heads = "
         f"d_model, for example d_model = {width}."
-    )
-
-
-def topk_is_between_0_and_n_experts(c: "ModelConfig") -> str | None:
-    """0 <= moe_topk <= n_experts (S6, DM-05)."""
-    if 0 <= c.moe_topk <= c.n_experts:
-        return None
-    instead = "the dense blend" if c.moe_topk < 0 else f"all {c.n_experts} experts for every byte"
-    return (
-        f"model.moe_topk = {c.moe_topk}: cannot select {c.moe_topk} of n_experts = {c.n_experts} experts; "
-        f"clamped, it would have run {instead}. Use 1 to {c.n_experts} to route, 0 for the dense blend, or "
-        "raise n_experts."
-    )
-
-
-def balance_coefficient_is_not_negative(c: "ModelConfig") -> str | None:
-    """moe_lb_coef >= 0 (S6)."""
-    if c.moe_lb_coef >= 0:
-        return None
-    return (
-        f"model.moe_lb_coef = {c.moe_lb_coef}: a negative coefficient would have rewarded collapse onto one "
-        "expert. Use 0 for no balance term, or a positive number such as 0.01."
-    )
-
-
-def balance_needs_routing(c: "ModelConfig") -> str | None:
-    """A balance term has nothing to balance while every expert runs (S6)."""
-    if c.moe_lb_coef <= 0 or c.moe_topk != 0:
-        return None
-    return (
-        f"model.moe_lb_coef = {c.moe_lb_coef}: routing is off (moe_topk = 0), so the dense blend would have "
-        f"run without a balance term. Set moe_topk between 1 and n_experts = {c.n_experts}, or moe_lb_coef = "
-        "0."
-    )
-
-
-def top1_gate_is_not_renormalised(c: "ModelConfig") -> str | None:
-    """At k = 1 a renormalised gate is the constant 1 and the router never learns (T11, DM-07)."""
-    if not (c.moe_renormalize and c.moe_topk == 1):
-        return None
-    return (
-        "model.moe_renormalize = true with model.moe_topk = 1: the one gate divided by itself is 1, so a "
-        "router that gets no gradient from the loss would have run. Set moe_renormalize = false, or moe_topk "
-        "= 2 or more."
     )
 
 
@@ -166,10 +123,7 @@ def memory_orders_rise_from_2_to_8(c: "ModelConfig") -> str | None:
 
 MODEL_RULES = (
     heads_fill_the_width,
-    topk_is_between_0_and_n_experts,
-    balance_coefficient_is_not_negative,
-    balance_needs_routing,
-    top1_gate_is_not_renormalised,
+    *ROUTING_RULES,
     one_mixer_fills_the_attention_slot,
     rope_has_pairs,
     rank_fits_the_matrices,

@@ -72,7 +72,29 @@ class ModelConfig(Section):
     moe_topk: int = Field(0, description="experts that run per byte and pass (0 = dense softmax blend of all)")
     moe_lb_coef: float = Field(0.0, description="weight of the balance term E * sum f_e P_e (0 = not computed)")
     moe_renormalize: bool = Field(False, description="divide the selected gates by their sum; refused at k = 1")
-    moe_gate_scale: Literal["one", "n_experts"] = Field("one", description="factor on every gate")
+    moe_z_coef: float = Field(0.0, description="weight of the mean squared logsumexp of the router's logits (0 = off)")
+    balance_per_pass: bool = Field(False, description="balance every pass by itself instead of all passes together")
+    selection_bias: Literal["none", "loss_free", "quantile"] = Field(
+        "none", description="rule of a bias on the scores that selects and never weighs"
+    )
+    selection_bias_rate: float | None = Field(
+        None, gt=0, description="how far the bias moves a step (none = the rule's own: loss_free 0.001, quantile 0.5)"
+    )
+    moe_gate_scale: Literal["one", "n_experts", "unit"] = Field(
+        "one", description="factor on every gate; unit makes a gate 1 where all logits are equal and zero"
+    )
+    router_score: Literal["softmax", "sigmoid"] = Field(
+        "softmax", description="what gates are made of: softmax over experts, or each expert's own sigmoid"
+    )
+    router_rank: int = Field(0, ge=0, description="rank of the router's matrix (0 = full)")
+    router_per_pass: Literal["none", "bias", "columns"] = Field(
+        "none", description="what of the router each pass has for itself, added to what they share"
+    )
+    router_noise: float = Field(
+        0.0, ge=0, description="standard deviation of noise on the logits that select, in training"
+    )
+    n_null_experts: int = Field(0, ge=0, le=2**20, description="router columns that compute nothing when selected")
+    n_shared_experts: int = Field(0, ge=0, le=2**20, description="experts of the same shape that always run")
     branch_gate_scale: float = Field(1.0, gt=0, description="factor on the sigmoid of the three branch gates")
     controller_norm: bool = Field(False, description="RMS-normalise both halves of the controller's input")
 

@@ -32,9 +32,28 @@ class Part:
     built: bool
 
 
-def controller_columns(n_experts: int) -> int:
+def controller_columns(n_router: int) -> int:
     """Columns of the controller: three branch gates and the router's logits, padded to a multiple of 4."""
-    return 4 * ceil((GATES + n_experts) / 4)
+    return 4 * ceil((GATES + n_router) / 4)
+
+
+def router_columns(config: ModelConfig) -> int:
+    """Columns of the router: one an expert, and the null experts'."""
+    return config.n_experts + config.n_null_experts
+
+
+def controller_parts(config: ModelConfig, *, built: bool) -> list[Part]:
+    """The controller, its router as one matrix or two thin ones, and what each pass has for itself."""
+    wide, n, rank, passes = 2 * config.d_model, router_columns(config), config.router_rank, config.max_iter
+    columns = controller_columns(0 if rank else n)
+    parts = [Part("controller", f"{wide}x{columns}", wide * columns, 1, built)]
+    if rank:
+        parts.append(Part("low-rank router", f"{wide}x{rank}, {rank}x{n}", rank * (wide + n), 2, built))
+    if config.router_per_pass == "bias":
+        parts.append(Part("router bias by pass", f"{passes}x{n}", passes * n, 1, built))
+    if config.router_per_pass == "columns":
+        parts.append(Part("router columns by pass", f"{passes}x{wide}x{n}", passes * wide * n, 1, built))
+    return parts
 
 
 def table_rows(engram_rows: int) -> int:
@@ -69,15 +88,23 @@ def expert_parameters(config: ModelConfig) -> int:
     return d * up + up + f * d + d
 
 
-def expert_part(config: ModelConfig, *, built: bool) -> Part:
-    """All experts."""
-    d, f, r, e = config.d_model, config.d_ffn, config.rank, config.n_experts
+def expert_parts(config: ModelConfig, *, built: bool) -> list[Part]:
+    """The routed experts, and those that always run."""
+    parts = [expert_part(config, "experts", config.n_experts, built=built)]
+    if config.n_shared_experts:
+        parts.append(expert_part(config, "shared experts", config.n_shared_experts, built=built))
+    return parts
+
+
+def expert_part(config: ModelConfig, name: str, e: int, *, built: bool) -> Part:
+    """A bank of e experts."""
+    d, f, r = config.d_model, config.d_ffn, config.rank
     up = f * (2 if config.use_situ else 1)
     if is_spectral(config, "experts"):
         shape, tensors = f"{e} x (U {d}x{r}, s {r}, V {up}x{r}; U {f}x{r}, s {r}, V {d}x{r})", 6 * e
     else:
         shape, tensors = f"{e} x ({d}x{up} and bias; {f}x{d} and bias)", 4 * e
-    return Part("experts", shape, e * expert_parameters(config), tensors, built and not config.use_situ)
+    return Part(name, shape, e * expert_parameters(config), tensors, built and not config.use_situ)
 
 
 def kda_parts(config: ModelConfig, *, built: bool) -> list[Part]:
@@ -125,13 +152,13 @@ def memory_parts(config: ModelConfig, *, built: bool) -> list[Part]:
 
 def loop_parts(config: ModelConfig, *, built: bool) -> list[Part]:
     """The looped network, first to last part."""
-    d, columns = config.d_model, controller_columns(config.n_experts)
+    d = config.d_model
     norms = ["loop norm"] if config.layout == "parallel" else ["loop norm", "experts' norm"]
     return [
         Part("embedding", f"{BYTES}x{d}", BYTES * d, 1, built),
-        Part("controller", f"{2 * d}x{columns}", 2 * d * columns, 1, built),
+        *controller_parts(config, built=built),
         *attention_parts(config, built=built),
-        expert_part(config, built=built),
+        *expert_parts(config, built=built),
         *memory_parts(config, built=built),
         *(Part(name, f"{d}", d, 1, built) for name in norms),
         Part("iteration embedding", f"{config.max_iter}x{d}", config.max_iter * d, 1, built),

@@ -55,10 +55,14 @@ class TrainConfig(Section):
     eval_batches: int = Field(10, ge=1, description="batches of the evaluation window")
     eval_batch_size: int = Field(8, ge=1, description="sequences an evaluation batch")
     eval_seq_len: int = Field(512, ge=1, description="bytes an evaluation sequence")
+    probe_every: int = Field(0, ge=0, description="steps between two probes of how alike the passes route (0 = off)")
     log_every: int = Field(10, ge=1, description="steps between two metric lines")
     save_every: int = Field(500, ge=0, description="steps between two checkpoints (0 = only at the end)")
     keep_checkpoints: int = Field(2, ge=1, description="newest checkpoints kept beside the best")
     seed: int = Field(0, ge=0, lt=2**63, description="seed of every random number")
+    moe_path: Literal["dispatch", "masked", "loop"] = Field(
+        "dispatch", description="how selected experts are computed: only they, all and masked, or one by one"
+    )
     device: str = Field(
         "auto",
         pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$",

@@ -13,21 +13,25 @@ import numpy as np
 
 @dataclass(frozen=True)
 class ByteTrace:
-    """Per byte of a text of n bytes: surprisal, and the routing of P passes that choose k of E experts."""
+    """Per byte of a text of n bytes: surprisal, and the routing of P passes that choose k of C columns.
+
+    The columns are E experts and, after them, null experts, which compute nothing.
+    """
 
     data: np.ndarray
     """uint8 [n], the text."""
     bits: np.ndarray
     """float64 [n], -log2 p of each byte given all before it; NaN at byte 0, which is not scored."""
     ids: np.ndarray
-    """int64 [P, n, k], selected experts, highest probability first, the lower id first among equals."""
+    """int64 [P, n, k], selected columns, largest gate first, the lower number first among equals."""
     gates: np.ndarray
-    """float32 [P, n, k], weight of each selected expert, scaling constant included."""
+    """float32 [P, n, k], weight of each selected column, scaling constant included."""
     confidence: np.ndarray
-    """float32 [P, n], probability of the first expert before selection and scaling, in 1/E .. 1."""
+    """float32 [P, n], the router's probability of the first of `ids`, before any bias, selection and scaling."""
     entropy: np.ndarray
-    """float32 [P, n], of the router's distribution over all experts in bits, in 0 .. log2 E."""
+    """float32 [P, n], of the router's distribution over all columns in bits, in 0 .. log2 C."""
     n_experts: int
+    n_null: int = 0
 
     @property
     def n_passes(self) -> int:
@@ -38,6 +42,11 @@ class ByteTrace:
     def top_k(self) -> int:
         """k, experts a byte and pass."""
         return self.ids.shape[2]
+
+    @property
+    def n_columns(self) -> int:
+        """C, experts and null experts."""
+        return self.n_experts + self.n_null
 
     @property
     def scored_bytes(self) -> int:
@@ -51,9 +60,9 @@ class ByteTrace:
 
     @property
     def max_entropy(self) -> float:
-        """log2 E, in bits."""
-        return math.log2(self.n_experts)
+        """log2 C, in bits."""
+        return math.log2(self.n_columns)
 
     def counts(self) -> np.ndarray:
-        """int64 [P, E], how often each expert was selected in each pass, over all k slots."""
-        return np.stack([np.bincount(chosen.ravel(), minlength=self.n_experts) for chosen in self.ids])
+        """int64 [P, C], how often each column was selected in each pass, over all k slots."""
+        return np.stack([np.bincount(chosen.ravel(), minlength=self.n_columns) for chosen in self.ids])

@@ -16,6 +16,7 @@ from dormouse.errors import ConfigError, DataError, TrainingHalted
 from dormouse.instruments.byte_trace import ByteTrace
 from dormouse.model.lm import Dormouse
 from dormouse.model.records import RoutingRecord
+from dormouse.ops.selection import select_top_k
 
 _Piece = tuple[np.ndarray, ...]  # bits of the byte after each, ids, gates, confidence, entropy
 
@@ -43,9 +44,16 @@ def trace(model: Dormouse, data: np.ndarray, *, window: int = 512, separator: by
     if not np.isfinite(bits[1:]).all():
         bad = int((~np.isfinite(bits[1:])).sum())
         raise TrainingHalted(f"{bad:,} of {len(data) - 1:,} bytes have no finite probability; nothing was written.")
-    move = (0, 2, 1)
+    move, config = (0, 2, 1), model.config
     return ByteTrace(
-        np.array(data), bits, ids.transpose(move), gates.transpose(move), confidence, entropy, model.config.n_experts
+        data=np.array(data),
+        bits=bits,
+        ids=ids.transpose(move),
+        gates=gates.transpose(move),
+        confidence=confidence,
+        entropy=entropy,
+        n_experts=config.n_experts,
+        n_null=config.n_null_experts,
     )
 
 
@@ -89,14 +97,15 @@ def _bits(logits: Tensor, targets: Tensor) -> np.ndarray:
 
 
 def _routing(routing: RoutingRecord) -> _Piece:
-    """ids and gates [P, k, T], confidence and entropy [P, T]."""
+    """ids and gates [P, k, T], the largest gate first, whatever bias selected them; confidence and entropy [P, T]."""
     assert routing.ids is not None
-    probs = routing.probs[:, 0].cpu().double()
+    probs, ids, gates = (t[:, 0].cpu().double() for t in (routing.probs, routing.ids, routing.gates))
+    gates, order = select_top_k(gates, gates.shape[-1])
+    ids = ids.long().gather(-1, order)
     nats = -torch.xlogy(probs, probs).sum(-1)
-    ids, gates = (t[:, 0].cpu().transpose(1, 2) for t in (routing.ids, routing.gates))
     return (
-        ids.numpy(),
-        gates.float().numpy(),
-        probs.amax(-1).float().numpy(),
+        ids.transpose(1, 2).numpy(),
+        gates.transpose(1, 2).float().numpy(),
+        probs.gather(-1, ids[..., :1]).squeeze(-1).float().numpy(),
         (nats / math.log(2)).float().numpy(),
     )

@@ -19,6 +19,8 @@ _ROPE_BASE = 10_000.0
 class PlainAttention(nn.Module):
     """Multi-head causal attention."""
 
+    mechanism = "plain_attention"
+
     def __init__(self, config: ModelConfig) -> None:
         """Create the mixer for ``config.n_heads`` heads of ``config.head_dim`` channels."""
         super().__init__()

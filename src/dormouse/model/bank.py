@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from dormouse.model.factor_format import DEFAULT_GROUP, FactorFormat
 from dormouse.model.roles import Role, declare
 from dormouse.model.spectral import Rank, Truncated, orthonormal, possible_rank, truncate
-from dormouse.ops.dispatch import plan_dispatch
-from dormouse.ops.spectral_ffn import spectral_ffn, spectral_ffn_reference
+from dormouse.ops.grouped_ffn import fits_grouped, grouped_ffn
+from dormouse.ops.spectral_ffn import routed_ffn, routed_ffn_loop
 
 Path = Literal["dispatch", "masked", "loop"]
 
@@ -124,9 +124,9 @@ class ExpertBank(nn.Module):
 
         Args:
             x: ``[N, d]``.
-            ids: chosen experts ``[N, k]`` int64.
+            ids: chosen experts ``[N, k]`` int64; E and more for one that adds nothing.
             gates: weights of the chosen experts ``[N, k]``.
-            path: ``dispatch`` runs chosen experts only; ``masked`` and ``loop`` are slow references.
+            path: ``dispatch`` runs chosen experts only; ``loop`` does so expert by expert, ``masked`` runs all of them.
             factors: result of `prepare`, to share it between calls.
 
         Returns:
@@ -134,8 +134,11 @@ class ExpertBank(nn.Module):
         """
         w = factors or self.prepare()
         if path == "masked":
-            return self.blend(x, gates.new_zeros(len(x), self.n_experts).scatter_add(1, ids, gates), factors=w)
-        return (_loop if path == "loop" else _dispatch)(x, ids, gates, w).to(x.dtype)
+            return self.blend(x, spread_gates(ids, gates, self.n_experts), factors=w)
+        run = routed_ffn_loop if path == "loop" else routed_ffn
+        if path == "dispatch" and x.is_cuda and fits_grouped(x, w.U1, w.V1):
+            run = grouped_ffn
+        return run(x, ids, gates, w.U1, w.V1, w.U2, w.V2).to(x.dtype)
 
     def blend(self, x: Tensor, gates: Tensor, *, factors: Factors | None = None) -> Tensor:
         """Every expert on every token, weighted by ``gates`` ``[N, E]``, summed over experts: ``[N, d]``."""
@@ -147,18 +150,7 @@ class ExpertBank(nn.Module):
         return y
 
 
-def _dispatch(x: Tensor, ids: Tensor, gates: Tensor, w: Factors) -> Tensor:
-    """Sort tokens by expert, run each expert on its segment, put the rows back and weigh them."""
-    plan = plan_dispatch(ids, w.U1.shape[0])
-    rows = spectral_ffn(x.index_select(0, plan.tokens), plan.counts, w.U1, w.V1, w.U2, w.V2)
-    y = rows.index_select(0, plan.inverse).view(*ids.shape, x.shape[-1])
-    return (y * gates.to(y.dtype).unsqueeze(-1)).sum(1)
-
-
-def _loop(x: Tensor, ids: Tensor, gates: Tensor, w: Factors) -> Tensor:
-    """One token and one slot at a time."""
-    y = torch.zeros_like(x)
-    for slot in range(ids.shape[1]):
-        rows = spectral_ffn_reference(x, ids[:, slot], w.U1, w.V1, w.U2, w.V2)
-        y = y + gates[:, slot, None].to(x.dtype) * rows
-    return y
+def spread_gates(ids: Tensor, gates: Tensor, n_experts: int) -> Tensor:
+    """Gates of all experts ``[N, E]``, zero where not chosen."""
+    spread = gates.new_zeros(len(ids), n_experts + 1).scatter_add(1, ids.clamp(max=n_experts), gates)
+    return spread[:, :n_experts]

@@ -33,6 +33,8 @@ class Memory:
 class Engram(nn.Module):
     """Hashed n-gram tables with their projections, and the per-pass read."""
 
+    mechanism = "engram"
+
     def __init__(self, config: ModelConfig) -> None:
         """Create tables of ``engram_rows`` rows (rounded up to a power of two) for each order."""
         super().__init__()

@@ -41,6 +41,11 @@ class FactorFormat(nn.Module):
         """Parts that are seen in fp32."""
 
     @property
+    def mechanism(self) -> str | None:
+        """The name counters know it by; None where a forward sees every master as it is."""
+        return None if self.name == "fp32" or len(self.fell_back) == self.n_parts else "weight_format"
+
+    @property
     def n_parts(self) -> int:
         """Parts that may fall back one by one: experts of a bank, 1 for a plain layer."""
         return self.parts or 1

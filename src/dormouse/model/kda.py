@@ -39,6 +39,8 @@ class KdaWeights:
 class KdaMixer(nn.Module):
     """KDA with per-head normalisation, gated output and carried state."""
 
+    mechanism = "kda"
+
     def __init__(self, config: ModelConfig) -> None:
         """Create the mixer for ``config.n_heads`` heads of ``config.head_dim`` channels."""
         super().__init__()

@@ -36,6 +36,7 @@ class Dormouse(nn.Module):
         if missing := unbuilt(config):
             raise ConfigError("\n".join(missing))
         self.config = config
+        self.path: Path = "dispatch"  # how routed experts are computed unless a call says otherwise
         parts = config.tsct_parts if config.use_tsct else ()
         d = config.d_model
         self.embedding = nn.Embedding(VOCAB, d)
@@ -70,7 +71,7 @@ class Dormouse(nn.Module):
         bounds: Tensor | None = None,
         state: LoopState | None = None,
         *,
-        path: Path = "dispatch",
+        path: Path | None = None,
     ) -> LoopOutput:
         """Predict the byte after each byte.
 
@@ -78,13 +79,13 @@ class Dormouse(nn.Module):
             ids: bytes ``[B, T]`` int64 in 0..255, ``T >= 1``.
             bounds: bool ``[B, T]``, True at the first byte of a document: nothing before it is read after it.
             state: carried state of the bytes before, from an earlier call.
-            path: how routed experts are computed; see `TsctExperts`.
+            path: how routed experts are computed, see `RoutedExperts`; the model's own ``path`` if absent.
 
         Returns:
             Logits ``[B, T, 256]``, the carried state and the routing record.
         """
         state = state or self.initial_state(ids.shape[0])
-        result = self.loop(self.embedding(ids), ids, bounds, state, path=path)
+        result = self.loop(self.embedding(ids), ids, bounds, state, path=path or self.path)
         deep = self.training and self.config.deep_supervision > 0
         return LoopOutput(
             logits=self.read_out(_mean(result.hidden)),
@@ -105,12 +106,20 @@ def _mean(hidden: list[Tensor]) -> Tensor:
     return total / len(hidden)
 
 
-def _record(routing: list[Routing], shape: torch.Size) -> RoutingRecord:
+def _record(passes: list[Routing | None], shape: torch.Size) -> RoutingRecord | None:
+    """The routing of all passes; None where it was not kept."""
+    routing = [r for r in passes if r is not None]
+    if not routing:
+        return None
+
     def stack(tensors: list[Tensor]) -> Tensor:
         return torch.stack(tensors).view(len(tensors), *shape, -1)
 
     ids = [r.ids for r in routing if r.ids is not None]
+    selected = [r.selected for r in routing if r.selected is not None]
     return RoutingRecord(
+        logits=stack([r.logits for r in routing]),
+        selected=stack(selected) if selected else None,
         probs=stack([r.probs for r in routing]),
         ids=stack(ids) if ids else None,
         gates=stack([r.gates for r in routing]),

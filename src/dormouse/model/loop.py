@@ -11,23 +11,25 @@ With an activation format, attention and experts read rounded copies of their no
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dormouse.config.schema import ModelConfig
+from dormouse.model.activation_format import ActivationFormat
 from dormouse.model.attention import PlainAttention
-from dormouse.model.bank import Path
+from dormouse.model.bank import ExpertBank, Path
 from dormouse.model.controller import Controller
-from dormouse.model.dense_experts import DenseExperts
+from dormouse.model.dense_bank import DenseBank
 from dormouse.model.engram import Engram, Memory
-from dormouse.model.experts import TsctExperts
+from dormouse.model.experts import RoutedExperts
 from dormouse.model.kda import KdaMixer
 from dormouse.model.norm import RMSNorm
 from dormouse.model.records import LoopState, MixerState, document_age
 from dormouse.model.roles import Role, declare
-from dormouse.model.router import Routing
-from dormouse.quant import attention_format, fake_quant_activations
+from dormouse.model.router import Router, Routing
+from dormouse.quant import attention_format
 
 Gates = tuple[Tensor, Tensor, Tensor]  # of attention, memory and experts, each [B, T, 1]
 
@@ -38,7 +40,7 @@ class LoopResult:
 
     hidden: list[Tensor]  # P tensors [B, T, d]
     state: LoopState
-    routing: list[Routing]
+    routing: list[Routing | None]
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,16 @@ class LoopBlock(nn.Module):
         super().__init__()
         d, self.max_iter = config.d_model, config.max_iter
         self.n_passes = config.max_iter  # that run; a curriculum may start with fewer
+        self.keeps_routing = True  # False lets a low-rank router of very many columns stream where there is no gradient
         self.norm = RMSNorm(d, config.norm_eps)
         self.expert_norm = RMSNorm(d, config.norm_eps) if config.layout == "sequential" else None
         self.iter_embed = nn.Parameter(torch.zeros(config.max_iter, d))
         self.rho = nn.Parameter(torch.ones(()))
         declare(self, iter_embed=Role.VECTOR, rho=Role.VECTOR)
         self.controller = Controller(config)
-        self.act_quant, self.act_group = config.act_quant, config.act_group
+        self.act_quant = config.act_quant
+        self.mixer_input = ActivationFormat(attention_format(config.act_quant), config.act_group)
+        self.expert_input = ActivationFormat(config.act_quant, config.act_group)
         self.mixer = _mixer(config)
         self.engram = Engram(config) if config.use_engram else None
         self.experts = _experts(config)
@@ -112,30 +117,30 @@ class LoopBlock(nn.Module):
         carried = LoopState(tuple(mixers), history, age[:, -1] + 1, state.position + ids.shape[1])
         return LoopResult(hidden, carried, routing)
 
-    def _pass(self, i: int, h: Tensor, ctx: _Context, state: MixerState) -> tuple[Tensor, MixerState, Routing]:
+    def _pass(self, i: int, h: Tensor, ctx: _Context, state: MixerState) -> tuple[Tensor, MixerState, Routing | None]:
         c = h + self.iter_embed[i]
         control = self.controller.normed(c)
         gates = self.controller.gates(control, ctx.h0_controller)
         if self.expert_norm is None:
-            return self._side_by_side(c, control, gates, ctx, state)
-        return self._in_turn(c, self.expert_norm, gates, ctx, state)
+            return self._side_by_side(i, c, control, gates, ctx, state)
+        return self._in_turn(i, c, self.expert_norm, gates, ctx, state)
 
     def _side_by_side(
-        self, c: Tensor, control: Tensor, gates: Gates, ctx: _Context, state: MixerState
-    ) -> tuple[Tensor, MixerState, Routing]:
+        self, i: int, c: Tensor, control: Tensor, gates: Gates, ctx: _Context, state: MixerState
+    ) -> tuple[Tensor, MixerState, Routing | None]:
         """Parallel layout: all branches read one normed input and are added together."""
         x = self.norm(c)
         y, state = self._mix(x, gates[0], ctx, state)
         if self.engram is not None and ctx.memory is not None:
             read = self.engram(ctx.memory, c, x, gates[1])
             y = read if y is None else y + read
-        ffn, routing = self._route(x, control, ctx)
+        ffn, routing = self._route(i, x, control, ctx)
         ffn = gates[2] * ffn
         return c + self.rho * (ffn if y is None else y + ffn), state, routing
 
     def _in_turn(
-        self, c: Tensor, expert_norm: RMSNorm, gates: Gates, ctx: _Context, state: MixerState
-    ) -> tuple[Tensor, MixerState, Routing]:
+        self, i: int, c: Tensor, expert_norm: RMSNorm, gates: Gates, ctx: _Context, state: MixerState
+    ) -> tuple[Tensor, MixerState, Routing | None]:
         """Sequential layout: memory, attention, experts; each reads the context with those before it added."""
         if self.engram is not None and ctx.memory is not None:
             x = c if self.engram.dense_half is None else self.norm(c)  # only the dense half reads it
@@ -143,20 +148,24 @@ class LoopBlock(nn.Module):
         y, state = self._mix(self.norm(c), gates[0], ctx, state)
         if y is not None:
             c = c + self.rho * y
-        ffn, routing = self._route(expert_norm(c), self.controller.normed(c), ctx)
+        ffn, routing = self._route(i, expert_norm(c), self.controller.normed(c), ctx)
         return c + self.rho * (gates[2] * ffn), state, routing
 
-    def _route(self, x: Tensor, control: Tensor, ctx: _Context) -> tuple[Tensor, Routing]:
-        logits = self.controller.router_logits(control, ctx.h0_controller)
-        x = fake_quant_activations(x, self.act_quant, self.act_group)
-        flat, routing = self.experts(x.flatten(0, 1), logits.flatten(0, 1), path=ctx.path, factors=ctx.factors)
+    def _route(self, i: int, x: Tensor, control: Tensor, ctx: _Context) -> tuple[Tensor, Routing | None]:
+        rows = self.expert_input(x).flatten(0, 1)
+        how: Any = {"path": ctx.path, "factors": ctx.factors}
+        if not self.keeps_routing and self.controller.streams and not torch.is_grad_enabled():
+            hidden, up, bias = self.controller.low_rank(control, ctx.h0_controller, pass_index=i)
+            ids, gates = self.experts.router.streamed(hidden.flatten(0, 1), up, bias, pass_index=i)
+            return self.experts.compute(rows, ids, gates, **how).view_as(x), None
+        logits = self.controller.router_logits(control, ctx.h0_controller, pass_index=i)
+        flat, routing = self.experts(rows, logits.flatten(0, 1), pass_index=i, **how)
         return flat.view_as(x), routing
 
     def _mix(self, x: Tensor, w_attn: Tensor, ctx: _Context, state: MixerState) -> tuple[Tensor | None, MixerState]:
         if self.mixer is None:
             return None, state
-        x = fake_quant_activations(x, attention_format(self.act_quant), self.act_group)
-        y, state = self.mixer(x, ctx.mixer_weights, state, ctx.age, ctx.bounds)
+        y, state = self.mixer(self.mixer_input(x), ctx.mixer_weights, state, ctx.age, ctx.bounds)
         return w_attn * y, state
 
 
@@ -166,17 +175,37 @@ def _mixer(config: ModelConfig) -> KdaMixer | PlainAttention | None:
     return KdaMixer(config) if config.use_kda else None
 
 
-def _experts(config: ModelConfig) -> TsctExperts | DenseExperts:
-    scale = float(config.n_experts) if config.moe_gate_scale == "n_experts" else 1.0
-    shape = {"d_model": config.d_model, "d_ffn": config.d_ffn, "n_experts": config.n_experts}
-    if config.use_tsct and "experts" in config.tsct_parts:
-        return TsctExperts(
-            **shape,
-            rank=config.rank,
-            top_k=config.moe_topk,
-            renormalize=config.moe_renormalize,
-            gate_scale=scale,
-            weight_format=config.quant,
-            format_group=config.quant_group,
-        )
-    return DenseExperts(**shape, top_k=config.moe_topk, renormalize=config.moe_renormalize, gate_scale=scale)
+def _experts(config: ModelConfig) -> RoutedExperts:
+    shape = {"d_model": config.d_model, "d_ffn": config.d_ffn}
+
+    def bank(n_experts: int) -> ExpertBank | DenseBank:
+        if not (config.use_tsct and "experts" in config.tsct_parts):
+            return DenseBank(n_experts=n_experts, **shape)
+        formats = {"weight_format": config.quant, "format_group": config.quant_group}
+        return ExpertBank(n_experts=n_experts, rank=config.rank, **shape, **formats)
+
+    shared = config.n_shared_experts
+    return RoutedExperts(_router(config), bank(config.n_experts), bank(shared) if shared else None)
+
+
+def _router(config: ModelConfig) -> Router:
+    balanced = config.selection_bias != "none"
+    return Router(
+        config.n_experts,
+        config.moe_topk,
+        config.moe_renormalize,
+        _gate_scale(config),
+        score=config.router_score,
+        n_null=config.n_null_experts,
+        noise=config.router_noise,
+        bias_sets=(config.max_iter if config.balance_per_pass else 1) if balanced else 0,
+    )
+
+
+def _gate_scale(config: ModelConfig) -> float:
+    """The factor on every gate: ``unit`` is one over a gate at equal logits of zero."""
+    if config.moe_gate_scale == "unit" and config.router_score == "sigmoid":
+        return 2.0
+    if config.moe_gate_scale == "unit":
+        return float(config.n_experts + config.n_null_experts)
+    return float(config.n_experts) if config.moe_gate_scale == "n_experts" else 1.0

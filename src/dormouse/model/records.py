@@ -12,11 +12,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RoutingRecord:
-    """What the router did, stacked over passes."""
+    """What the router did, stacked over passes; C = experts and null experts."""
 
-    probs: Tensor  # [P, B, T, E] fp32 at least, softmax over all experts, before selection; carries gradients
-    ids: Tensor | None  # [P, B, T, k] int64, selected experts; absent for the dense blend
+    probs: Tensor  # [P, B, T, C] fp32 at least, scores that sum to 1, before selection; carries gradients
+    ids: Tensor | None  # [P, B, T, k] int64, selected columns; absent for the dense blend
     gates: Tensor  # [P, B, T, k] weights of the selected experts ([P, B, T, E] for the dense blend)
+    logits: Tensor | None = None  # [P, B, T, C] fp32 at least; carries gradients; the model always gives them
+    selected: Tensor | None = None  # [P, B, T, k] scores of the selected columns before scale and renormalisation
 
 
 @dataclass(frozen=True)

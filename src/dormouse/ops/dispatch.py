@@ -1,9 +1,9 @@
-"""Sending tokens to their experts and back.
+"""Which row goes to which expert, in the order in which experts work through them.
 
-Tokens are copied once per selected expert and sorted by expert, so that each expert's rows are contiguous.
-`DispatchPlan` is the bookkeeping: which token stands in which sorted row, and where each expert's segment ends. A
-stable sort keeps the order of tokens inside a segment. Making a plan reads nothing on the host; whoever cuts rows into
-segments of `counts` does, once a plan.
+Every selected expert of a token is one *assignment*, number ``token * k + slot``. Sorted by expert, each expert's
+assignments are contiguous: its *segment*. A stable sort keeps the order of tokens inside a segment. Ids of E and more
+are null experts: they stand last and belong to no segment. Making a plan reads nothing on the host; whoever walks
+over segments reads `counts`, once a plan.
 """
 
 from dataclasses import dataclass
@@ -14,24 +14,29 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class DispatchPlan:
-    """Permutation between ``[N, k]`` assignments and rows sorted by expert."""
+    """Permutation of ``N * k`` assignments."""
 
-    order: Tensor  # [N * k] int64: assignment (token * k + slot) in each sorted row
-    inverse: Tensor  # [N * k] int64: sorted row of each assignment
-    counts: Tensor  # [E] int64: rows of each expert, zero allowed
+    order: Tensor  # [N * k] int64: assignment in each sorted place
+    counts: Tensor  # [E] int64: assignments of each expert, zero allowed
     top_k: int
 
     @property
     def tokens(self) -> Tensor:
-        """Token of each sorted row, ``[N * k]`` int64."""
+        """Token of each sorted place, ``[N * k]`` int64."""
         return self.order if self.top_k == 1 else self.order // self.top_k
+
+    @property
+    def inverse(self) -> Tensor:
+        """Sorted place of each assignment, ``[N * k]`` int64."""
+        inverse = torch.empty_like(self.order)
+        inverse[self.order] = torch.arange(len(self.order), device=self.order.device)
+        return inverse
 
 
 def plan_dispatch(ids: Tensor, n_experts: int) -> DispatchPlan:
     """Plan for selected experts ``ids`` ``[N, k]`` int64."""
     flat = ids.flatten()
     order = torch.argsort(flat, stable=True)
-    inverse = torch.empty_like(order)
-    inverse[order] = torch.arange(len(order), device=order.device)
-    counts = flat.new_zeros(n_experts).scatter_add_(0, flat, torch.ones_like(flat))
-    return DispatchPlan(order, inverse, counts, ids.shape[1])
+    counts = flat.new_zeros(n_experts + 1)
+    counts = counts.scatter_add_(0, flat.clamp(max=n_experts), torch.ones_like(flat))
+    return DispatchPlan(order, counts[:n_experts], ids.shape[1])

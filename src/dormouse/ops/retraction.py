@@ -28,6 +28,8 @@ Method = Literal["polar", "qr", "cholesky_qr"]
 GUARD = 0.3
 """Largest ``||X^T X - I||_F`` that the asked number of steps is trusted with; beyond it come `EXTRA_STEPS` more."""
 EXTRA_STEPS = 3
+BLOCK_ROWS = 256
+"""Rows of a factor that make one product of its Gram matrix."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def _retract_one_rank(group: list[Tensor], iters: int) -> Sequence[Tensor]:
     """Stacks of one rank: one batch of Gram matrices, one polynomial of them all."""
     sizes = [len(X) for X in group]
     with without_autocast(group[0]):
-        grams = torch.cat([torch.bmm(X.mT, X) for X in group])
+        grams = torch.cat([_gram(X) for X in group])
         parts = polynomial(grams, iters).split(sizes)
         errors = gram_error(grams)
         healthy = (errors * grams.shape[-1] <= GUARD).split(sizes)  # false for NaN
@@ -137,6 +139,16 @@ def _retract_one_rank(group: list[Tensor], iters: int) -> Sequence[Tensor]:
             near = torch.bmm(X, P, out=room[: X.numel()].view(X.shape))
             X.copy_(near if _surely(fit) else _choose(fit, near, polar(X, iters + EXTRA_STEPS)))
     return errors.split(sizes)
+
+
+def _gram(X: Tensor) -> Tensor:
+    """``X^T X`` of a stack ``[n, m, r]``, summed over blocks of rows: products for all cores, each within cache."""
+    n, m, r = X.shape
+    blocks = m // BLOCK_ROWS
+    if blocks < 2 or m % BLOCK_ROWS or not X.is_contiguous():
+        return torch.bmm(X.mT, X)
+    rows = X.view(n * blocks, BLOCK_ROWS, r)
+    return torch.bmm(rows.mT, rows).view(n, blocks, r, r).sum(1)
 
 
 def _surely(flags: Tensor) -> bool:

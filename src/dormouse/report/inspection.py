@@ -39,8 +39,8 @@ class Inspection:
     """Name of the text."""
     cut: str | None
     """Sentence on what was left out; None when all of the text is there."""
-    evenness: tuple[float, ...]
-    """Entropy of the experts' shares over ln E, for each pass."""
+    evenness: tuple[float | None, ...]
+    """Entropy of the experts' shares over ln E, for each pass; None where null experts got everything."""
     settings: Mapping[str, str]
     """What a reader should know of the run, in words."""
 
@@ -59,8 +59,8 @@ def render(inspection: Inspection) -> str:
             experts=_experts(trace),
             shares=shares,
             largest_share=shares.max(),
-            unused=(trace.counts() == 0).sum(1),
-            pairs=[_pair(agreement) for agreement in agreements(trace.ids, trace.n_experts)],
+            unused=(trace.counts()[:, : trace.n_experts] == 0).sum(1),
+            pairs=[_pair(agreement) for agreement in agreements(trace.ids, trace.n_columns)],
             classes=CLASSES,
             text_classes=class_shares(trace.data),
             rows=rows(trace),
@@ -101,9 +101,12 @@ def _environment() -> Environment:
 
 
 def _experts(trace: ByteTrace) -> list[dict]:
-    """A row of the table of experts for each of them, the unused ones at their place."""
-    found = profiles(trace.data, trace.ids, trace.n_experts)
-    return [{"profile": profile, "swatch": styles.swatch(profile.expert)} for profile in found]
+    """A row of the tables of experts for each column of the router, the unused ones at their place."""
+    found = profiles(trace.data, trace.ids, trace.n_columns)
+    return [
+        {"profile": profile, "swatch": styles.swatch(profile.expert), "null": profile.expert >= trace.n_experts}
+        for profile in found
+    ]
 
 
 def _pair(agreement: Agreement) -> dict:

@@ -77,7 +77,7 @@ def _view(setting: str, name: str, labelled: str, pattern: str | None = None) ->
 
 def _room(trace: ByteTrace) -> str:
     """Height for the stripes, and numbers small enough to stand above one byte."""
-    digits = len(str(trace.n_experts - 1))
+    digits = len(str(trace.n_columns - 1))
     return f".text{{--under:{_GAP + trace.n_passes * _LINE}px;--label:{0.56 if digits == 1 else 0.9 / digits:.2f}em}}"
 
 

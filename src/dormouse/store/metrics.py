@@ -1,7 +1,7 @@
 """metrics.jsonl: one JSON object a line, in the order things happened, and nothing that is not JSON.
 
-Every row has `schema`, `kind` ("train", "eval", "latch", "event", "windows") and `step` (optimiser steps finished).
-JSON has no NaN and no infinity: such a value is taken out of its row, counted, and its text kept under
+Every row has `schema`, `kind` ("train", "eval", "probe", "latch", "event", "windows") and `step` (optimiser steps
+finished). JSON has no NaN and no infinity: such a value is taken out of its row, counted, and its text kept under
 `non_finite`, so the row still says that the gradient norm was `inf`. A kill can leave half a line at the end;
 it is dropped when the file is next opened for writing and ignored by the reader. Resuming at step N first
 removes the rows after N, because the run is about to produce them again.

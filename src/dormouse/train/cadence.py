@@ -10,16 +10,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cadence:
-    """Steps between two of each; 0 means only at the end of the run."""
+    """Steps between two of each; 0 means only at the end of the run (of a probe: never)."""
 
     log_every: int
     eval_every: int
     save_every: int
+    probe_every: int = 0
 
     @classmethod
     def from_config(cls, train: "TrainConfig") -> Self:
         """The cadence of a run."""
-        return cls(train.log_every, train.eval_every, train.save_every)
+        return cls(train.log_every, train.eval_every, train.save_every, train.probe_every)
 
 
 def is_due(every: int, *, step: int, last: int, final: bool) -> bool:

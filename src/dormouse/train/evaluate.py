@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from dormouse.data.batch import Batch
 from dormouse.errors import TrainingHalted
+from dormouse.model.lm import Dormouse
+from dormouse.model.records import LoopOutput
 
 Registers = Mapping[str, Sequence[tuple[int, int]]]
 
@@ -58,18 +60,23 @@ def evaluate(
     *,
     registers: Registers | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    watch: Callable[[LoopOutput], object] | None = None,
 ) -> EvalResult:
-    """Score `model` on `window`.
+    """Score `model` on `window`; `watch` sees the output of every batch.
 
     Raises `TrainingHalted` on a score that is not finite, `EvaluationAbandoned` when `should_stop()` says so.
     """
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    was_training = model.training
+    was_training, loop = model.training, model.loop if isinstance(model, Dormouse) else None
     model.eval()
     try:
-        bits, places = _score(model, window, device, should_stop, with_places=registers is not None)
+        if loop is not None:
+            loop.keeps_routing = watch is not None
+        bits, places = _score(model, window, device, should_stop, watch, with_places=registers is not None)
     finally:
         model.train(was_training)
+        if loop is not None:
+            loop.keeps_routing = True
     if len(bits) != window.scored_bytes:
         raise RuntimeError(f"the window promises {window.scored_bytes} scored bytes, {len(bits)} were scored")
     bpb = float(bits.sum() / len(bits))
@@ -88,6 +95,7 @@ def _score(
     window: Window,
     device: torch.device,
     should_stop: Callable[[], bool],
+    watch: Callable[[LoopOutput], object] | None,
     *,
     with_places: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -97,9 +105,11 @@ def _score(
         if should_stop():
             raise EvaluationAbandoned
         bounds = None if batch.bounds is None else batch.bounds.to(device)
-        logits = model(batch.inputs.to(device), bounds=bounds).logits
+        output = model(batch.inputs.to(device), bounds=bounds)
+        if watch is not None:
+            watch(output)
         counted = batch.mask.numpy()
-        bits.append(_bits(logits, batch.targets.to(device)).cpu().numpy()[counted])
+        bits.append(_bits(output.logits, batch.targets.to(device)).cpu().numpy()[counted])
         if with_places:
             places.append(window.positions(batch)[counted])
     return np.concatenate(bits).astype(np.float64), np.concatenate(places) if places else np.empty(0, np.int64)

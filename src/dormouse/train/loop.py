@@ -2,7 +2,7 @@
 
 Settling comes first and depends on the state alone: which step was last logged, evaluated and saved is part
 of the checkpoint, so a run that was stopped between a step and its evaluation evaluates when it resumes, and
-produces the same rows as a run that never stopped. The order within a step is log, evaluate, save: a
+produces the same rows as a run that never stopped. The order within a step is log, probe, evaluate, save: a
 checkpoint's rows are on disk before it is. A checkpoint is written at the save cadence, at the end, on a
 signal, and whenever an evaluation is the best so far.
 """
@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 from dormouse.errors import TrainingHalted
 from dormouse.store import checkpoint
-from dormouse.train.audit import MovementAudit, inert
+from dormouse.train.audit import MovementAudit, unread_gates
 from dormouse.train.cadence import Clock, is_due
 from dormouse.train.evaluate import EvaluationAbandoned, evaluate
-from dormouse.train.progress import Display, eval_line, train_line
-from dormouse.train.rows import eval_row, smoothed, train_row
+from dormouse.train.judge import judge_counters, judge_movement
+from dormouse.train.probe import probe
+from dormouse.train.progress import Display, eval_line, probe_line, train_line
+from dormouse.train.rows import counter_columns, eval_row, smoothed, train_row
 from dormouse.train.run import Run
 from dormouse.train.signals import StopRequest
 from dormouse.train.step import StepResult, train_step
@@ -34,10 +36,10 @@ class Outcome:
 def train(run: Run, display: Display, stop: StopRequest) -> Outcome:
     """Train until the run is complete or a signal asks to stop; the state is saved in both cases.
 
-    Raises `TrainingHalted` on non-finite steps in a row, a non-finite evaluation, or a failed movement audit.
+    Raises `TrainingHalted` on non-finite steps in a row, a non-finite evaluation, or a failed audit.
     """
     progress, clock = run.state.progress, Clock(run.state.elapsed_seconds)
-    audit = MovementAudit(run.state.model, n_experts=run.config.model.n_experts) if run.options.audit else None
+    audit = _movement_audit(run) if run.options.audit else None
     run.state.model.train()
     begin = progress.step
     while True:
@@ -52,9 +54,18 @@ def train(run: Run, display: Display, stop: StopRequest) -> Outcome:
         if final:
             break
         _step(run, display, clock, audit)
-    if audit is not None and progress.step > begin:
-        _judge(run, display, audit)
+    if progress.step > begin:
+        judge_counters(run, display)
+        if audit is not None:
+            judge_movement(run, display, audit)
     return Outcome(progress.step, None)
+
+
+def _movement_audit(run: Run) -> MovementAudit:
+    config = run.config.model
+    return MovementAudit(
+        run.state.model, n_experts=config.n_experts, n_null=config.n_null_experts, unread=unread_gates(config)
+    )
 
 
 def _decide_length(run: Run, display: Display, clock: Clock) -> None:
@@ -79,7 +90,7 @@ def _step(run: Run, display: Display, clock: Clock, audit: MovementAudit | None)
     clock.count(time.monotonic() - begin, result.scored)
     if audit is not None and not result.skipped:
         audit.observe()
-        audit.routed(run.state.tally.counts)
+        audit.routed(run.state.tally.counts.sum(0)[: run.config.model.n_experts])
     if run.options.log_windows:
         windows = [window for batch in batches for window in batch.window_ids.tolist()]
         run.metrics.write("windows", progress.step, {"windows": windows})
@@ -97,6 +108,8 @@ def _check_latch(run: Run, display: Display) -> None:
     latch, step = run.state.latch, run.state.progress.step
     run.state.progress.latch_step = step
     readings = latch.read()
+    if readings:
+        run.state.counters.count("latch")
     run.metrics.write("latch", step, {"readings": [vars(reading) for reading in readings]})
     for trip in latch.check(step, readings):
         run.metrics.write("event", step, {"event": "latch", **vars(trip)})
@@ -114,10 +127,12 @@ def _report_skip(run: Run, display: Display, result: StepResult) -> None:
 
 
 def _settle(run: Run, display: Display, clock: Clock, stop: StopRequest, *, final: bool) -> None:
-    """Log, evaluate and save, as far as they are due at this step and have not been done."""
+    """Log, probe, evaluate and save, as far as they are due at this step and have not been done."""
     progress, cadence = run.state.progress, run.cadence
     if is_due(cadence.log_every, step=progress.step, last=progress.logged_step, final=final):
         _log(run, display, clock, final=final)
+    if cadence.probe_every and is_due(cadence.probe_every, step=progress.step, last=progress.probed_step, final=final):
+        _probe(run, display)
     improved = False
     if is_due(cadence.eval_every, step=progress.step, last=progress.evaluated_step, final=final):
         try:
@@ -137,8 +152,18 @@ def _log(run: Run, display: Display, clock: Clock, *, final: bool) -> None:
     run.state.tally.reset()
     progress.logged_step = progress.step
     progress.smooth_bpb = smoothed(progress.smooth_bpb, reading.ce)
-    row = run.metrics.write("train", progress.step, train_row(run, reading, clock))
+    values = train_row(run, reading, clock) | (counter_columns(run.state.counters.read()) if final else {})
+    row = run.metrics.write("train", progress.step, values)
     display.show(train_line(row), always=final)
+
+
+def _probe(run: Run, display: Display) -> None:
+    """Write and show one `probe` row."""
+    state, progress = run.state, run.state.progress
+    progress.probed_step = progress.step
+    found = probe(state.model, run.window, state.device)  # pyrefly: ignore
+    if found is not None:
+        display.say(probe_line(run.metrics.write("probe", progress.step, vars(found))))
 
 
 def _evaluate(run: Run, display: Display, stop: StopRequest) -> bool:
@@ -172,18 +197,3 @@ def _save(run: Run, clock: Clock) -> None:
     extra = {"bpb": progress.held_out_bpb if fresh else None, "total_steps": progress.total_steps}
     checkpoint.save(root, progress.step, state.state_dict(), extra)
     checkpoint.retain(root, run.config.train.keep_checkpoints, upto=progress.step)
-
-
-def _judge(run: Run, display: Display, audit: MovementAudit) -> None:
-    """Judge the movement of every tensor; raises `TrainingHalted` naming those that should have moved."""
-    movements = audit.report()
-    still = inert(movements)
-    rows = [vars(movement) for movement in movements]
-    values = {"event": "audit", "inert": still, "movements": rows}
-    run.metrics.write("event", run.state.progress.step, values)
-    if still:
-        raise TrainingHalted(
-            f"movement audit failed: {len(still)} of {len(movements)} tensors did not move or had no gradient: "
-            f"{', '.join(still[:8])}. They were saved and counted but not trained; metrics.jsonl has the audit event."
-        )
-    display.say(f"movement audit: all {sum(m.expected for m in movements)} tensors that should have moved did")

@@ -6,7 +6,7 @@ the first and last lines always come.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import IO, Protocol
 
 from rich.console import Console
@@ -109,7 +109,7 @@ def train_line(row: Mapping) -> str:
     parts += [f"{duration(row['seconds_left'])} left"] if row.get("seconds_left") is not None else []
     norm = row.get("non_finite", {}).get("grad_norm", None)
     parts.append(f"grad {norm if norm is not None else format(row['grad_norm'], '.2f')}")
-    parts += [routing_text(row["moe"], row["moe_entropy"], row["moe_dead"])] if "moe" in row else []
+    parts += [routing_text(row)] if "moe" in row else []
     parts += [f"scored={row['scored']}"] if not row["scored"] else []
     parts += [f"skipped={row['skipped']}"] if row["skipped"] else []
     return "  ".join(parts)
@@ -125,9 +125,48 @@ def eval_line(row: Mapping) -> str:
     )
 
 
-def routing_text(shares: list[float], entropy: float, dead: int) -> str:
-    """`moe=[0.562,0.438,0.000,0.000] H=0.494 dead=2`."""
+def probe_line(row: Mapping) -> str:
+    """The line of a `probe` row."""
+    return f"probe at step {row['step']}: {'; '.join(probe_text(row))}"
+
+
+def probe_text(facts: Mapping) -> list[str]:
+    """A mixture probe in phrases, each raw number with its chance; what was not measured is left out."""
+    found = []
+    if facts["cosine"] is not None:
+        kappa = "undefined" if facts["kappa"] is None else f"{facts['kappa']:.3f}"
+        found = [
+            f"cosine of passes {facts['cosine']:.3f}",
+            f"same strongest expert {_beside_chance(facts, 'agreement')}, kappa {kappa}",
+            f"identical sets {_beside_chance(facts, 'identical')}",
+            f"disjoint sets {_beside_chance(facts, 'disjoint')}",
+        ]
+    found.append(f"support {facts['support']:.2f}, effective experts {facts['effective']:.2f}")
+    if facts["disagreement"] is not None:
+        found.append(f"texts disagree {_beside_chance(facts, 'disagreement')}")
+    return found
+
+
+def _beside_chance(facts: Mapping, name: str) -> str:
+    return f"{facts[name]:.3f} (chance {facts[f'{name}_chance']:.3f})"
+
+
+def routing_text(row: Mapping) -> str:
+    """`moe=[0.562,0.438,0.000,0.000] H=0.494 dead=2 gate=0.512`: shares, entropy, unused experts, selected gate."""
+    return f"{shares_text(row['moe'], row['moe_entropy'], row['moe_dead'])} gate={row['moe_gate']:.3f}"
+
+
+def shares_text(shares: Sequence[float], entropy: float, dead: int) -> str:
+    """The same without the gate."""
     return f"moe=[{','.join(f'{share:.3f}' for share in shares)}] H={entropy:.3f} dead={dead}"
+
+
+def ran_text(forwards: Mapping[str, int], backwards: Mapping[str, int]) -> str:
+    """`kda 12/12, retraction 6`: forwards and backwards of what ran; those of one number have no backward."""
+    each = [
+        f"{name} {number}" + (f"/{backwards[name]}" if backwards[name] else "") for name, number in forwards.items()
+    ]
+    return ", ".join(text for text, number in zip(each, forwards.values(), strict=True) if number)
 
 
 def duration(seconds: float) -> str:

@@ -89,7 +89,7 @@ def resume(
 def _take_up(run: Run, prepared: Prepared, previous: dict, changed: dict[str, list]) -> None:
     """Fix the new length, cut the rows that come again, and write this start into the run's record."""
     progress, spent = run.state.progress, run.state.elapsed_seconds
-    if "steps" in changed or "minutes" in changed:
+    if _has_new_length(changed, previous, progress.step):
         progress.total_steps = prepared.config.train.steps or prepared.schedule.total_for_rest(progress.step, spent)
     removed = run.metrics.truncate_after(progress.step, seen=progress.seen())
     run.metrics.write("event", progress.step, {"event": "resumed", "rows_removed": removed, "changed": changed})
@@ -100,6 +100,12 @@ def _take_up(run: Run, prepared: Prepared, previous: dict, changed: dict[str, li
     if run.state.progress.step == run.state.progress.total_steps and "result" in previous:
         kept["result"] = previous["result"]
     run.directory.write_run(record(run, prepared) | kept)
+
+
+def _has_new_length(changed: dict[str, list], previous: dict, step: int) -> bool:
+    """Whether the length is another than the checkpoint's: now, or at an earlier start that saved nothing after it."""
+    unsaved = [entry["changed"] for entry in previous.get("resumed", []) if entry["step"] >= step]
+    return any(key in changes for changes in (changed, *unsaved) for key in ("steps", "minutes"))
 
 
 def _check_same_data(previous: dict, prepared: Prepared) -> None:

@@ -2,6 +2,7 @@
 
 import math
 
+from dormouse.instruments.counters import Ran
 from dormouse.train.cadence import Clock
 from dormouse.train.evaluate import EvalResult
 from dormouse.train.retract import largest_error
@@ -15,11 +16,13 @@ _KEPT = 0.8
 def train_row(run: Run, reading: TallyReading, clock: Clock) -> dict:
     """Everything the progress line shows and more; losses in nats per byte, `bpb` in bits per byte.
 
-    Losses are null when no byte was scored; `moe`, `moe_entropy` and `moe_dead` are absent when nothing was routed.
+    Losses are null when no byte was scored. `moe`, `moe_entropy`, `moe_dead` and `moe_gate` are about everything that
+    was routed since the last row, and absent when nothing was; `moe_by_pass` comes on request, null for a pass that
+    did not run.
     """
     progress, train, ce = run.state.progress, run.config.train, reading.ce
     scale = run.schedule.scale(max(progress.step - 1, 0), progress.total_steps)
-    row = {
+    row: dict = {
         "total_steps": progress.total_steps,
         "ce": ce,
         "aux": reading.aux,
@@ -45,8 +48,18 @@ def train_row(run: Run, reading: TallyReading, clock: Clock) -> dict:
     }
     if reading.utilization is not None:
         use = reading.utilization
-        row |= {"moe": list(use.shares), "moe_entropy": use.entropy, "moe_dead": use.dead}
+        row |= {"moe": list(use.shares), "moe_entropy": use.entropy, "moe_dead": use.dead, "moe_gate": reading.gate}
+        if run.config.model.n_null_experts:
+            row["moe_null"] = reading.null
+        if run.options.log_passes:
+            row["moe_by_pass"] = [None if each is None else list(each.shares) for each in reading.by_pass]
     return row
+
+
+def counter_columns(ran: Ran) -> dict:
+    """What the last row of a run says of its mechanisms: [forwards, backwards] by name, and rows by expert."""
+    columns: dict = {"ran": {name: [number, ran.backwards[name]] for name, number in ran.forwards.items() if number}}
+    return columns | ({"expert_rows": list(ran.expert_rows)} if any(ran.expert_rows) else {})
 
 
 def eval_row(run: Run, result: EvalResult, *, best: bool) -> dict:

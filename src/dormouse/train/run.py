@@ -23,6 +23,7 @@ from dormouse.model.lm import Dormouse
 from dormouse.store.metrics import MetricsWriter
 from dormouse.store.provenance import provenance
 from dormouse.store.rundir import RunDir
+from dormouse.train.balancer import Balancer
 from dormouse.train.cadence import Cadence
 from dormouse.train.firewall import Firewall
 from dormouse.train.latch import Latch
@@ -43,6 +44,8 @@ class Options:
     """Check at the end that every trainable tensor moved."""
     log_windows: bool = False
     """Write the numbers of the windows that every step reads."""
+    log_passes: bool = False
+    """Write the expert shares of every pass: passes x experts more numbers a log line."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,7 @@ def assemble(prepared: Prepared, directory: RunDir, options: Options) -> Run:
     config, corpus, device = prepared.config, prepared.corpus, prepared.device
     train, separator = config.train, config.data.separator_bytes()
     model = build_model(config.model, seed=train.seed).to(device)
+    model.path = train.moe_path
     state = TrainState(
         model=model,
         optimizer=build_optimizer(model, train),
@@ -148,7 +152,10 @@ def assemble(prepared: Prepared, directory: RunDir, options: Options) -> Run:
         latch=Latch(
             model, train.latch_every, train.latch_ratio, watch_fp32=train.retract_every > 0 or train.retract_when > 0
         ),
-        tally=Tally(device, n_experts=config.model.n_experts),
+        tally=Tally(
+            device, n_experts=config.model.n_experts, n_null=config.model.n_null_experts, n_passes=config.model.max_iter
+        ),
+        balancer=Balancer.from_model(model, config.model),
         progress=Progress(total_steps=train.steps),
     )
     stream = TrainStream(

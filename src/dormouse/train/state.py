@@ -1,9 +1,9 @@
 """Everything that a run carries from one step to the next, and the one dictionary it is saved as.
 
 Model, optimiser, step (which is also the position in the data: a batch is a pure function of it), the decided
-length, time already spent, skip counters, the tally since the last log line, the best score so far, which
-step was last logged and evaluated, and the three global random generators. A run resumed from this dictionary
-is the same run: nothing that influences a later step lives elsewhere.
+length, time already spent, skip counters, the tally since the last log line, what ran how often, the best score
+so far, which step was last logged, evaluated and probed, and the three global random generators. A run resumed
+from this dictionary is the same run: nothing that influences a later step lives elsewhere.
 """
 
 import random
@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from dormouse.errors import CheckpointError
+from dormouse.instruments.counters import Counters
+from dormouse.train.balancer import Balancer
 from dormouse.train.firewall import Firewall
 from dormouse.train.latch import Latch
 from dormouse.train.tally import Tally
@@ -50,6 +52,7 @@ class Progress:
     """Steps without any byte to score; they change nothing."""
     logged_step: int = 0
     evaluated_step: int = 0
+    probed_step: int = 0
     saved_step: int = 0
     smooth_bpb: float | None = None
     """Training BPB, exponentially smoothed over log lines (0.8 of the old value)."""
@@ -68,7 +71,7 @@ class Progress:
 
     def seen(self) -> dict[str, int]:
         """Up to which step this state has written each kind of row that depends on a cadence."""
-        return {"train": self.logged_step, "eval": self.evaluated_step}
+        return {"train": self.logged_step, "eval": self.evaluated_step, "probe": self.probed_step}
 
 
 @dataclass
@@ -81,7 +84,10 @@ class TrainState:
     firewall: Firewall
     latch: Latch
     tally: Tally
+    balancer: Balancer | None = None
+    """Moves the selection bias of the model's router, where it has one; holds nothing between two steps."""
     progress: Progress = field(default_factory=Progress)
+    counters: Counters = field(default_factory=Counters)
     elapsed_seconds: float = 0.0
     """Wall time in the loop so far, over all starts of this run; all that differs between equal runs."""
 
@@ -93,6 +99,7 @@ class TrainState:
         ]
         if narrow:
             raise TypeError(f"masters are fp32, but {narrow[0]} is {self.model.get_parameter(narrow[0]).dtype}")
+        self.counters.attach(self.model, self.device)
 
     def use_passes(self, number: int) -> None:
         """Run `number` passes through the shared block from here on."""
@@ -107,6 +114,7 @@ class TrainState:
             "firewall": self.firewall.state_dict(),
             "latch": self.latch.state_dict(),
             "tally": self.tally.state_dict(),
+            "counters": self.counters.state_dict(),
             "progress": dict(vars(self.progress)),
             "random": random_state(self.device),
             "clock": {"elapsed_seconds": self.elapsed_seconds},
@@ -119,6 +127,7 @@ class TrainState:
         self.firewall.load_state_dict(state["firewall"])
         self.latch.load_state_dict(state["latch"])
         self.tally.load_state_dict(state["tally"])
+        self.counters.load_state_dict(state["counters"])
         self.progress = Progress(**state["progress"])
         self.elapsed_seconds = state["clock"]["elapsed_seconds"]
         set_random_state(state["random"], self.device)

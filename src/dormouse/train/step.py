@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dormouse.data.batch import Batch
-from dormouse.instruments.utilization import add_counts
+from dormouse.model.factor_format import formatted_layers
 from dormouse.model.records import LoopOutput
-from dormouse.ops.balance import switch_term
+from dormouse.ops.balance import switch_term, z_loss
 from dormouse.ops.retraction import RetractionErrors
 from dormouse.train.firewall import clip, global_norm, is_finite
 from dormouse.train.state import TrainState
@@ -37,6 +37,8 @@ class StepSettings:
 
     grad_clip: float
     moe_lb_coef: float = 0.0
+    moe_z_coef: float = 0.0
+    balance_per_pass: bool = False
     deep_supervision: float = 0.0
     retract_every: int = 0
     retract_when: float = 0.0
@@ -53,6 +55,8 @@ class StepSettings:
         return cls(
             grad_clip=config.train.grad_clip,
             moe_lb_coef=config.model.moe_lb_coef,
+            moe_z_coef=config.model.moe_z_coef,
+            balance_per_pass=config.model.balance_per_pass,
             deep_supervision=config.model.deep_supervision,
             retract_every=config.train.retract_every,
             retract_when=config.train.retract_when,
@@ -91,7 +95,7 @@ def train_step(state: TrainState, batches: Sequence[Batch], *, lr_scale: float, 
     """Train on one window of micro-batches (any number of them, of any sizes) and count it in `state`."""
     step = state.progress.step
     state.optimizer.zero_grad()
-    counts = state.tally.counts.clone()
+    used = state.tally.use()
     nats, aux, scored = forward_backward(state, batches, settings)
     if settings.gradient_hook is not None:
         settings.gradient_hook(step, state.model)
@@ -102,9 +106,13 @@ def train_step(state: TrainState, batches: Sequence[Batch], *, lr_scale: float, 
     if scored and not skipped:
         clip(gradients, norm, settings.grad_clip)
         state.optimizer.step(lr_scale)
+        if state.balancer is not None and state.balancer.update():
+            state.counters.count("selection_bias")
         _retract_if_due(state, lr_scale * settings.factor_lr, settings)
     if skipped:
-        state.tally.counts.copy_(counts)
+        state.tally.put_back(used)
+        if state.balancer is not None:
+            state.balancer.discard()
     state.tally.add(nats=nats, aux=aux, scored=scored, norm=norm, finite=finite)
     state.progress.step += 1
     state.progress.trained_bytes += scored
@@ -122,9 +130,13 @@ def _retract_if_due(state: TrainState, factor_rate: float, settings: StepSetting
     else:
         due = 0 < settings.retract_every <= progress.steps_since_retraction
     if due:
+        factors = [factor for layer in formatted_layers(state.model) for factor in layer.factors.values()]
+        versions = [factor._version for factor in factors]  # of its memory: rises with every write in place
         before = settings.retract(state.model).largest_before
         if before is not None:
             state.tally.retracted(before)
+        if versions != [factor._version for factor in factors]:
+            state.counters.count("retraction")
         progress.steps_since_retraction, progress.rate_since_retraction = 0, 0.0
 
 
@@ -140,11 +152,15 @@ def forward_backward(state: TrainState, batches: Sequence[Batch], settings: Step
         out = _forward(state, batch)
         part = _cross_entropy(out.logits, batch, state.device)
         share = batch.inputs.numel() / positions
-        extra = _balance(out, settings, state.device) * share + _deep(out, batch, settings, state.device) / scored
+        balance = state.counters.watch("balance", _balance(out, settings, state.device))
+        balance = balance + state.counters.watch("router_z", _router_z(out, settings, state.device))
+        deep = state.counters.watch("deep_supervision", _deep(out, batch, settings, state.device))
+        extra = balance * share + deep / scored
         (part / scored + extra).backward()
         nats, aux = nats + part.detach(), aux + extra.detach()
-        if out.routing is not None and out.routing.ids is not None:
-            add_counts(state.tally.counts, out.routing.ids)
+        state.tally.route(out.routing)
+        if state.balancer is not None:
+            state.balancer.observe(out.routing)
     return nats, aux, scored
 
 
@@ -164,7 +180,17 @@ def _balance(out: LoopOutput, settings: StepSettings, device: torch.device) -> T
     routing = out.routing
     if settings.moe_lb_coef <= 0 or routing is None or routing.ids is None:
         return torch.zeros((), device=device)
-    return settings.moe_lb_coef * switch_term(routing.probs, routing.ids)
+    if not settings.balance_per_pass:
+        return settings.moe_lb_coef * switch_term(routing.probs, routing.ids)
+    terms = [switch_term(probs, ids) for probs, ids in zip(routing.probs, routing.ids, strict=True)]
+    return settings.moe_lb_coef * torch.stack(terms).mean()
+
+
+def _router_z(out: LoopOutput, settings: StepSettings, device: torch.device) -> Tensor:
+    """Weighted z-loss of the router's logits, a mean over all positions."""
+    if settings.moe_z_coef <= 0 or out.routing is None or out.routing.logits is None:
+        return torch.zeros((), device=device)
+    return settings.moe_z_coef * z_loss(out.routing.logits)
 
 
 def _deep(out: LoopOutput, batch: Batch, settings: StepSettings, device: torch.device) -> Tensor:

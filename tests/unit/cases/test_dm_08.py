@@ -1,10 +1,11 @@
-"""DM-08: every knob of formats, retraction and latch changes something that can be observed, or is announced."""
+"""DM-08: what should move and did not is named; every knob changes something observable, or is announced."""
 
 import pytest
 import torch
 
 from dormouse.config.inert import inert_settings
 from dormouse.config.load import load_run_config
+from dormouse.errors import TrainingHalted
 from dormouse.model.lm import Dormouse
 from dormouse.store import checkpoint
 from dormouse.store.metrics import read_metrics
@@ -51,11 +52,13 @@ def test_each_activation_format_changes_the_forward(model_of, fmt):
 
 
 def test_attention_never_reads_below_eight_bits(model_of, monkeypatch):
-    from dormouse.model import loop
+    from dormouse.model import activation_format
 
     asked = []
-    rounded = loop.fake_quant_activations
-    monkeypatch.setattr(loop, "fake_quant_activations", lambda x, f, g: asked.append(f) or rounded(x, f, g))
+    rounded = activation_format.fake_quant_activations
+    monkeypatch.setattr(
+        activation_format, "fake_quant_activations", lambda x, f, g: asked.append(f) or rounded(x, f, g)
+    )
     for fmt in ("none", "8", "4", "fp4"):
         asked.clear()
         logits(model_of(f"act_quant={fmt}"))
@@ -144,3 +147,45 @@ INERT = {
 def test_a_knob_without_effect_is_announced(settings, key):
     said = inert_settings(load_run_config("tiny", None, list(settings), {"steps": 100}))
     assert [line for line in said if line.startswith(f"{key} = ") and "has no effect" in line]
+
+
+def audit_of(runs, name, hook=None):
+    runs.finish(runs.begin(runs.config("moe_topk=2", "moe_lb_coef=0.01", steps=3), name, audit=True), hook)
+    [event] = [row for row in runs.rows(name, "event") if row["event"] == "audit"]
+    return event
+
+
+def test_the_audit_lists_every_tensor_expert_by_expert_and_column_by_column(runs):
+    listed = {movement["name"]: movement for movement in audit_of(runs, "healthy")["movements"]}
+    model = build_model(runs.config("moe_topk=2").model, seed=0)
+    whole = {name for name, value in model.named_parameters() if value.requires_grad}
+    assert {name.split("[")[0] for name in listed} == whole
+    bank = [f"loop.experts.bank.{part}[{e}]" for part in ("up_U", "up_s", "up_V", "down_U", "down_V") for e in range(4)]
+    columns = [f"loop.controller.weight[{row}]" for row in ("w_attn", "w_mem", "w_ffn", "router 0", "router 3")]
+    for name in (*bank, *columns, "embedding.weight", "loop.engram.table"):
+        assert listed[name]["largest_change"] > 0, name
+        assert listed[name]["largest_gradient"] > 0, name
+    assert not listed["loop.controller.weight[padding 7]"]["expected"]
+
+
+STILL = {
+    "loop.experts.bank.up_U[2]": ("loop.experts.bank.up_U", 2),
+    "loop.experts.bank.down_s[1]": ("loop.experts.bank.down_s", 1),
+    "loop.controller.weight[router 1]": ("loop.controller.weight", 4),
+    "loop.controller.weight[w_mem]": ("loop.controller.weight", 1),
+    "lm_head.bias": ("lm_head.bias", slice(None)),
+}
+
+
+@pytest.mark.parametrize("name", STILL)
+def test_a_part_that_got_bytes_and_did_not_move_fails_the_run_and_is_named(runs, name):
+    tensor, part = STILL[name]
+
+    def hold(step, model):
+        model.get_parameter(tensor).grad[part] = 0.0
+
+    with pytest.raises(TrainingHalted) as failure:
+        audit_of(runs, "held", hold)
+    assert failure.value.exit_code == 3
+    assert name in str(failure.value)
+    assert "1 of" in str(failure.value)

@@ -16,7 +16,8 @@ SMALL = [
 
 
 def train(out, *arguments, sets=()):
-    settings = (part for setting in (*SMALL, *sets) for part in ("--set", setting))
+    chosen = {text.split("=")[0]: text for text in (*SMALL, *sets)}
+    settings = (part for setting in chosen.values() for part in ("--set", setting))
     fixed = ("--threads", "1", "--device", "cpu", "--sample-bytes", "0", "--quiet")
     assert main(["train", "--out", out, "--steps", "4", *fixed, *settings, *arguments]) == 0
 
@@ -138,3 +139,32 @@ def test_a_damaged_best_checkpoint_is_named_on_standard_error(folder, capsys, co
     printed = capsys.readouterr()
     assert f"checkpoint {name} is skipped: state.json has" in printed.err
     assert json.loads(printed.out)["checkpoint"] != name
+
+
+WIDE = ("n_experts=8", "moe_topk=2", "max_iter=3", "single_pass_fraction=0")
+
+
+def test_the_probe_stands_beside_chance_and_the_published_band(folder, capsys):
+    train("wide", "--data", "train.txt", "--eval", "held.txt", sets=WIDE)
+    capsys.readouterr()
+    assert main(["eval", "wide", "--probe", "--threads", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "routing of 64 bytes in 3 passes" in printed
+    assert "published for 2 of 8: disjoint 0.25-0.53, identical 0.04-0.14" in printed
+    found, _ = score(capsys, "wide", "--probe")
+    assert {"cosine", "kappa", "identical_chance", "disjoint_chance", "disagreement"} <= set(found["probe"])
+    assert f"disjoint sets {found['probe']['disjoint']:.3f}" in printed
+    plain, _ = score(capsys, "wide")
+    assert "probe" not in plain
+    assert plain["bpb"] == found["bpb"]
+
+
+def test_the_band_is_not_shown_for_other_numbers_of_experts(folder, capsys):
+    assert main(["eval", "run", "--probe", "--threads", "1"]) == 0
+    assert "published" not in capsys.readouterr().out
+
+
+def test_a_probe_without_routing_is_refused(folder, capsys):
+    train("one", "--data", "train.txt", "--eval", "held.txt", sets=["n_experts=1", "moe_topk=0", "moe_lb_coef=0"])
+    capsys.readouterr()
+    assert "probe with model.n_experts = 1" in refusal(capsys, "one", "--probe")

@@ -83,7 +83,7 @@ def test_shares_and_transitions_count_every_byte(run, capsys):
     np.testing.assert_allclose(table.sum(0) / len(TEXT), facts["passes"][1]["shares"])
 
 
-@pytest.mark.parametrize("sets", [(), ("moe_topk=2",)])
+@pytest.mark.parametrize("sets", [(), ("moe_topk=2", "n_null_experts=2")])
 def test_every_printed_figure_is_in_the_json_object(run, capsys, sets):
     if sets:
         train("run2", *sets)
@@ -97,7 +97,8 @@ def test_every_printed_figure_is_in_the_json_object(run, capsys, sets):
     assert f"{facts['bpb']:.4f} bits per byte on {facts['scored_bytes']:,} scored bytes of text.txt" in printed
     for one in facts["passes"]:
         shares = ",".join(f"{share:.3f}" for share in one["shares"])
-        assert f"pass {one['pass']}: moe=[{shares}] H={one['entropy']:.3f} dead={one['dead']}" in printed
+        null = f" null={one['null']:.3f}" if sets else ""
+        assert f"pass {one['pass']}: moe=[{shares}] H={one['entropy']:.3f} dead={one['dead']}{null}\n" in printed
     assert f"pass 1 and 2: same expert {pair['raw']:.3f} (chance {pair['chance']:.3f}, kappa " in printed
     assert ("same set" in printed) == bool(sets)
     if sets:

@@ -21,7 +21,7 @@ def settings(**chosen: str) -> str:
 
 
 def test_the_program_asks_for_short_spins():
-    assert settings() == "1000 None"
+    assert settings() == "3000 None"
 
 
 def test_the_users_choice_stays():

@@ -25,6 +25,7 @@ def said(*overrides):
         ("muon_lr=1", "optimizer=adamw"),
         ("moe_topk=1", "n_experts=1"),
         ("moe_gate_scale=n_experts", "n_experts=1"),
+        ("router_per_pass=bias", "max_iter=1"),
     ],
 )
 def test_a_setting_whose_mechanism_is_off_is_announced(setting, switch):
@@ -46,6 +47,8 @@ def test_a_setting_whose_mechanism_is_off_is_announced(setting, switch):
         "mhc_streams=2",
         "byteflow_bins=8",
         "moe_renormalize=true",
+        "selection_bias_rate=0.1",
+        "balance_per_pass=true",
     ],
 )
 def test_a_setting_of_a_mechanism_that_is_off_by_default_is_announced(setting):

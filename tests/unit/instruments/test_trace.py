@@ -103,6 +103,37 @@ def test_among_equal_probabilities_the_lower_numbers_are_chosen():
     assert found.max_entropy == pytest.approx(2.584963, abs=1e-6)
 
 
+@pytest.mark.parametrize("score", ["softmax", "sigmoid"])
+def test_a_selection_bias_chooses_and_the_largest_gate_comes_first(score):
+    model = make_model("selection_bias=loss_free", f"router_score={score}")
+    plain = trace(model, TEXT)
+    model.loop.experts.router.selection_bias.copy_(torch.tensor([0, 0, 0, 0, 0, 5.0]))
+    found, routing = trace(model, TEXT), whole(model).routing
+    assert (plain.ids != 5).all(-1).any()
+    assert (found.ids == 5).any(-1).all()
+    assert (found.ids[..., 0] != 5).any()
+    assert (np.diff(found.gates, axis=-1) <= 0).all()
+    for place in (0, 100, 264):
+        expected = dict(zip(routing.ids[1, 0, place].tolist(), routing.gates[1, 0, place].tolist(), strict=True))
+        listed = dict(zip(found.ids[1, place].tolist(), found.gates[1, place].tolist(), strict=True))
+        assert listed == pytest.approx(expected, abs=1e-5)
+        assert found.confidence[1, place] == pytest.approx(
+            routing.probs[1, 0, place, found.ids[1, place, 0]].item(), abs=1e-6
+        )
+
+
+def test_null_experts_are_columns_of_their_own_and_shares_are_those_of_the_log_line():
+    model = make_model("n_null_experts=2")
+    found, routing = trace(model, TEXT), whole(model).routing
+    assert (found.n_experts, found.n_null, found.n_columns, found.counts().shape) == (6, 2, 8, (3, 8))
+    assert found.max_entropy == 3
+    assert found.counts()[:, 6:].sum() > 0
+    for number, chosen in enumerate(routing.ids):
+        counts = torch.zeros(6, dtype=torch.int64)
+        add_counts(counts, chosen)
+        assert found.counts()[number, :6].tolist() == counts.tolist()
+
+
 def test_only_the_passes_that_run_are_traced():
     model = make_model()
     model.n_passes = 1

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from dormouse.instruments.utilization import add_counts, utilization
+from dormouse.model.router import Router
 
 
 def test_shares_4_2_0_0_have_entropy_0_459148_and_two_dead_experts():
@@ -48,3 +49,26 @@ def test_counting_pools_every_pass_and_slot_and_leaves_no_graph():
     add_counts(counts, torch.tensor([1]))
     assert counts.tolist() == [1, 3, 1, 0]
     assert not counts.requires_grad
+
+
+def test_the_metric_falls_when_a_router_is_trained_away_from_two_experts():
+    """M2: a few steps against the probability of experts 2 and 3 take H from near 1 to at most 1/2 and two die."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(400, 8, generator=generator), torch.randn(4, 8, generator=generator, requires_grad=True)
+    bias = torch.zeros(4, requires_grad=True)
+    router, readings = Router(4, 1), []
+    for _ in range(60):
+        routing = router(x @ weight.T + bias)
+        counts = torch.zeros(4, dtype=torch.int64)
+        add_counts(counts, routing.ids)
+        readings.append(utilization(counts))
+        gradients = torch.autograd.grad(routing.probs[:, 2:].mean(), (weight, bias))
+        with torch.no_grad():
+            for value, gradient in zip((weight, bias), gradients, strict=True):
+                value -= 20.0 * gradient
+    first, last = readings[0], readings[-1]
+    assert first.entropy > 0.9
+    assert first.dead == 0
+    assert last.dead == 2
+    assert last.entropy <= 0.5 + 1e-9
+    assert sum(last.shares[:2]) == 1.0

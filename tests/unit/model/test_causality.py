@@ -21,6 +21,10 @@ ARMS = {
     "top-2 parallel, three passes": ["moe_topk=2", "layout=parallel", "max_iter=3"],
     "top-1 plain attention": ["use_kda=false", "use_plain_attn=true"],
     "dense experts": ["use_tsct=false"],
+    "sigmoid, biased by pass": ["router_score=sigmoid", "selection_bias=loss_free", "balance_per_pass=true"],
+    "columns by pass": ["router_per_pass=columns", "moe_topk=2"],
+    "low-rank router": ["router_rank=2"],
+    "shared expert": ["n_shared_experts=1", "moe_topk=2"],
 }
 
 

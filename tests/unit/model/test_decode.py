@@ -37,6 +37,12 @@ VARIANTS = {
     "one expert": ["n_experts=1", "moe_topk=0", "moe_lb_coef=0"],
     "dense experts": ["use_tsct=false"],
     "spectral head": ['tsct_parts=["experts", "out_proj", "head"]'],
+    "bias by pass": ["router_per_pass=bias"],
+    "columns by pass": ["router_per_pass=columns", "max_iter=3"],
+    "low-rank router": ["router_rank=2", "router_per_pass=columns"],
+    "sigmoid and its bias by pass": ["router_score=sigmoid", "selection_bias=quantile", "balance_per_pass=true"],
+    "shared expert": ["n_shared_experts=2"],
+    "shared dense expert": ["n_shared_experts=1", "use_tsct=false"],
     "plain controller": ["controller_norm=false"],
 }
 
@@ -63,6 +69,8 @@ def perturbed(config):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
+        if model.loop.experts.router.selection_bias is not None:
+            model.loop.experts.router.selection_bias.normal_(std=0.2)
     return model
 
 

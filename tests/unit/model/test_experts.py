@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from dormouse.config.load import load_preset
 from dormouse.errors import ConfigError
-from dormouse.model.dense_experts import DenseExperts
-from dormouse.model.experts import TsctExperts
+from dormouse.model.dense_bank import DenseBank
+from dormouse.model.experts import RoutedExperts, TsctExperts
+from dormouse.model.router import Router
 
 
 def bank(*, n_experts=4, top_k=1, d_model=8, d_ffn=20, rank=4, seed=0, **options):
@@ -113,7 +115,7 @@ def test_the_router_has_a_gradient_at_k_1_without_a_balance_term():
 def test_top_k_0_is_the_softmax_blend_bit_for_bit():
     experts = bank(top_k=0).float()
     x, logits = (t.detach().float() for t in inputs(17))
-    w = experts.prepare()
+    w = experts.prepare().routed
     expected = torch.zeros_like(x)
     for e in range(4):
         hidden = torch.nn.functional.silu((x @ w.U1[e]) @ w.V1[e].T)
@@ -134,7 +136,7 @@ def test_gates_are_the_plain_or_renormalised_probabilities():
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_dense_experts_dispatch_equals_their_blend(top_k):
     torch.manual_seed(0)
-    experts = DenseExperts(d_model=8, d_ffn=12, n_experts=4, top_k=top_k).double()
+    experts = RoutedExperts(Router(4, top_k), DenseBank(d_model=8, d_ffn=12, n_experts=4)).double()
     x, logits = inputs(23)
     fast = outputs_and_gradients(experts, x, logits, "dispatch")
     slow = outputs_and_gradients(experts, x, logits, "masked")
@@ -154,3 +156,29 @@ def test_a_fresh_spectral_expert_keeps_its_factors_orthonormal_and_counts_360_57
 def test_the_configuration_refuses_the_same_settings(overrides):
     with pytest.raises(ConfigError):
         load_preset("tiny", overrides=overrides)
+
+
+@pytest.mark.parametrize("path", ["dispatch", "masked", "loop"])
+@pytest.mark.parametrize("top_k", [0, 1, 3])
+def test_shared_experts_are_added_with_a_gate_of_one_whatever_the_router_says(top_k, path):
+    experts = bank(top_k=top_k, n_shared=2)
+    x, logits = inputs(19)
+    with_shared, _ = experts(x, logits, path=path)
+    shared, experts.shared = experts.shared, None
+    alone, _ = experts(x, logits, path=path)
+    w = shared.prepare()
+    for e in range(2):
+        alone = alone + (F.silu((x @ w.U1[e]) @ w.V1[e].T) @ w.U2[e]) @ w.V2[e].T
+    torch.testing.assert_close(with_shared, alone, rtol=1e-10, atol=1e-10)
+
+
+def test_shared_experts_are_retracted_and_latched_like_the_others():
+    import dormouse
+    from dormouse.model.factor_format import formatted_layers
+
+    experts = bank(n_shared=1)
+    assert len(list(formatted_layers(experts))) == 2
+    dormouse.retract(experts, iters=3)
+    for name in ("up_U", "up_V", "down_U", "down_V"):
+        X = getattr(experts.shared, name)[0].detach()
+        torch.testing.assert_close(X.T @ X, torch.eye(4).double(), rtol=0, atol=1e-3)

@@ -9,10 +9,10 @@ import torch
 from dormouse.ops import kda
 from dormouse.ops.conv import short_conv
 from dormouse.ops.norm import l2_norm, rms_norm
-from dormouse.ops.spectral_ffn import spectral_ffn
+from dormouse.ops.spectral_ffn import routed_ffn
 
 GEN = torch.Generator()
-COUNTS = torch.tensor([3, 0, 4])
+IDS = torch.tensor([[0, 2], [2, 0], [2, 0], [0, 2], [2, 3], [3, 0], [0, 2]])
 
 
 def draw(*shape):
@@ -27,9 +27,9 @@ def kda_inputs():
 
 
 OPERATIONS = {
-    "spectral_ffn": (
-        lambda x, *w: spectral_ffn(x, COUNTS, *w),
-        lambda: [draw(7, 6), *(draw(3, n, 4).float() for n in (6, 10, 10, 6))],
+    "routed_ffn": (
+        lambda x, gates, *w: routed_ffn(x, IDS, gates, *w),
+        lambda: [draw(7, 6), draw(7, 2), *(draw(3, n, 4).float() for n in (6, 10, 10, 6))],
     ),
     "kda": (kda.chunked, kda_inputs),
     "rms_norm": (lambda x, w: rms_norm(x, w, 1e-5), lambda: [draw(5, 8), draw(8).float()]),

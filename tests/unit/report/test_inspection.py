@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -126,6 +127,18 @@ def test_a_large_transition_table_keeps_its_sum():
     assert len(counts) == 17 * 17
     assert sum(counts) == 1000
     assert "others" in table
+
+
+def test_null_experts_are_named_wherever_experts_are():
+    page = render(made_inspection(b"some text " * 100, n_experts=3, n_null=2))
+    assert "Which of 3 experts and 2 null ones, which compute nothing, each byte went to" in " ".join(page.split())
+    assert re.findall(r">(\d)</span>null, ", page) == ["3", "4"] * 2
+    assert re.findall(r">(\d)</span> null</th>", page) == ["3", "4"] * 3
+
+
+def test_a_pass_of_null_experts_alone_has_no_evenness():
+    inspection = made_inspection(HOSTILE, n_experts=2, n_null=1)
+    assert "<dd>-<small>" in render(replace(inspection, evenness=(None, 0.5)))
 
 
 def test_a_single_pass_says_that_there_is_nothing_to_compare():

@@ -82,11 +82,21 @@ def test_every_arm_and_seed_gets_its_line_once(folder, capsys):
     assert {row["tsct"] for row in found if row["arm"] == "fp4"} == {"tsct=fp4"}
     assert float(found[1]["effective_error"]) > 100 * float(found[0]["effective_error"])
     assert float(found[2]["master_error"]) != float(found[0]["master_error"])
+    assert all(0 <= float(row["moe_entropy"]) <= 1 and row["moe_dead"] in "0123" for row in found)
+    assert all(row["curve"].endswith(f":{row['bpb']}") for row in found)
     assert list((folder.parent / "runs").iterdir()) == []
     capsys.readouterr()
     assert call(folder) == 0
     assert "6 of 6 runs are done" in capsys.readouterr().out
     assert len(rows(folder)) == 6
+
+
+def test_a_file_with_fewer_columns_keeps_them(folder):
+    (folder / "runs.csv").write_text("arm,preset,changes,seed,steps,threads,bpb\n")
+    assert call(folder, "--arms", "fp32", "--seeds", "1") == 0
+    [row] = rows(folder)
+    assert list(row) == ["arm", "preset", "changes", "seed", "steps", "threads", "bpb"]
+    assert float(row["bpb"]) > 0
 
 
 def test_listing_runs_nothing(folder, capsys):

@@ -27,9 +27,10 @@ class Table(nn.Module):
     def forward(self, ids, bounds=None, state=None):
         routing = None
         if self.routed:
-            probs = self.router[ids].softmax(-1)[None]
+            logits = self.router[ids][None]
+            probs = logits.softmax(-1)
             chosen = probs.argmax(-1, keepdim=True)
-            routing = RoutingRecord(probs=probs, ids=chosen, gates=probs.gather(-1, chosen))
+            routing = RoutingRecord(logits=logits, probs=probs, ids=chosen, gates=probs.gather(-1, chosen))
         return LoopOutput(logits=self.rows[ids], state=None, routing=routing)
 
     def spectral_factors(self):
@@ -66,7 +67,7 @@ def make_state(model, optimizer=None, max_skips=8):
         device=device,
         firewall=Firewall(max_skips),
         latch=Latch(model, every=0, ratio=2.0),
-        tally=Tally(device, n_experts=4),
+        tally=Tally(device, n_experts=4, n_passes=getattr(model, "n_passes", 1)),
     )
 
 

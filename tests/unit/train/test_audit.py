@@ -1,7 +1,8 @@
 import torch
 from torch import nn
 
-from dormouse.train.audit import MovementAudit, inert
+from dormouse.config.load import load_preset
+from dormouse.train.audit import MovementAudit, inert, unread_gates
 
 
 class Parts(nn.Module):
@@ -69,3 +70,53 @@ def test_a_tensor_without_gradient_is_named_even_if_its_bits_changed():
     audit.observe()
     audit.routed(torch.tensor([1, 1, 1, 1]))
     assert inert(audit.report()) == ["dense"]
+
+
+class Controlled(nn.Module):
+    """Controller of 3 gates, 4 router columns and one row of padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.controller = nn.Linear(2, 8, bias=False)
+
+
+def controller_audit(reached, counts=(1, 1, 1, 1), **how):
+    """Rows `reached` get a gradient and move."""
+    model = Controlled()
+    audit = MovementAudit(model, n_experts=len(counts), **how)
+    gradient = torch.zeros(8, 2)
+    gradient[list(reached)] = 0.5
+    model.controller.weight.grad = gradient
+    with torch.no_grad():
+        model.controller.weight -= 0.1 * gradient
+    audit.observe()
+    audit.routed(torch.tensor(counts))
+    return audit.report()
+
+
+def test_gates_and_router_columns_are_entries_of_their_own_and_padding_need_not_move():
+    found = controller_audit(range(7))
+    names = [entry.name.removeprefix("controller.weight") for entry in found]
+    assert names[:3] == ["[w_attn]", "[w_mem]", "[w_ffn]"]
+    assert names[3:] == ["[router 0]", "[router 1]", "[router 2]", "[router 3]", "[padding 7]"]
+    assert [entry.expected for entry in found] == [True] * 7 + [False]
+    assert inert(found) == []
+
+
+def test_a_router_column_or_a_gate_that_did_not_move_is_named():
+    assert inert(controller_audit((0, 2, 3, 4, 6))) == ["controller.weight[w_mem]", "controller.weight[router 2]"]
+
+
+def test_the_column_of_an_expert_without_bytes_and_the_gate_of_a_branch_that_is_off_need_not_move():
+    assert inert(controller_audit((0, 2, 3, 4, 6), (1, 1, 0, 1), unread={"w_mem"})) == []
+
+
+def test_the_logit_of_a_single_expert_has_no_effect():
+    assert inert(controller_audit((0, 1, 2), (9,))) == []
+
+
+def test_gates_of_branches_that_are_off_are_unread():
+    config = load_preset("tiny", overrides=["use_engram=false"])
+    assert unread_gates(config) == {"w_mem"}
+    assert unread_gates(load_preset("tiny", overrides=["use_kda=false"])) == {"w_attn"}
+    assert unread_gates(load_preset("tiny", overrides=["use_kda=false", "use_plain_attn=true"])) == set()

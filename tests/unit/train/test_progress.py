@@ -15,13 +15,14 @@ ROW = {
     "moe": [0.5625, 0.4375, 0.0, 0.0],
     "moe_entropy": 0.4943,
     "moe_dead": 2,
+    "moe_gate": 0.5118,
 }
 
 
 def test_the_line_shows_everything_the_user_waits_for():
     assert train_line(ROW) == (
         "step 40/900  train 2.500 BPB  held-out 2.432  5,120 B/s  3m05s left  grad 0.73  "
-        "moe=[0.562,0.438,0.000,0.000] H=0.494 dead=2"
+        "moe=[0.562,0.438,0.000,0.000] H=0.494 dead=2 gate=0.512"
     )
 
 

@@ -1,5 +1,6 @@
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -212,3 +213,27 @@ def test_run_files_that_are_damaged_are_refused_without_a_traceback(runs):
     directory.write_run(record)
     with pytest.raises(RunDirError, match="provenance"):
         runs.go_on(runs.config())
+
+
+def test_a_new_length_outlives_a_kill_before_the_next_checkpoint(runs):
+    """run.json knows the new length at once, the checkpoint only from its next save on."""
+    stopped(runs)
+    longer = runs.config(steps=8, save_every=0)
+
+    def kill(step, model):
+        raise RuntimeError("killed")
+
+    run = runs.go_on(longer)
+    run.settings = replace(run.settings, gradient_hook=kill)
+    with pytest.raises(RuntimeError, match="killed"):
+        runs.train(run)
+    assert runs.train(runs.go_on(longer)).step == 8
+
+
+def test_a_new_time_budget_outlives_a_kill_too(runs):
+    runs.train(runs.begin(runs.config(steps=3)))
+    budget = runs.config(steps=None, minutes=60.0, save_every=0)
+    runs.go_on(budget).close()
+    again = runs.go_on(budget)
+    again.close()
+    assert again.state.progress.total_steps != 3

@@ -154,4 +154,5 @@ def test_a_skipped_step_counts_no_expert(tools):
         state, [tools.batch([[0, 1, 5]], [[1, 2, 3]])], lr_scale=1.0, settings=StepSettings(grad_clip=1.0)
     )
     assert result.skipped
-    assert state.tally.counts.tolist() == [5, 0, 0, 1]
+    assert state.tally.counts.tolist() == [[5, 0, 0, 1]]
+    assert state.tally.selected.item() == 0.0
