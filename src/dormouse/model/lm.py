@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dormouse.config.schema import ModelConfig
+from dormouse.config.sizes import router_columns
 from dormouse.config.unbuilt import unbuilt
 from dormouse.errors import ConfigError
 from dormouse.model.bank import Path
@@ -90,7 +91,7 @@ class Dormouse(nn.Module):
         return LoopOutput(
             logits=self.read_out(_mean(result.hidden)),
             state=result.state,
-            routing=_record(result.routing, ids.shape) if self.config.n_experts > 1 else None,
+            routing=_record(result.routing, ids.shape) if router_columns(self.config) > 1 else None,
             pass_logits=tuple(self.read_out(h) for h in result.hidden) if deep else (),
         )
 

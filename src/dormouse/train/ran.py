@@ -8,6 +8,7 @@ missed only once it has been due: a run may be shorter than their cadence.
 from collections.abc import Iterator
 
 from dormouse.config.schema import ModelConfig
+from dormouse.config.sizes import router_columns
 from dormouse.instruments.counters import Ran
 from dormouse.model.factor_format import formatted_layers
 from dormouse.train.run import Run
@@ -31,9 +32,9 @@ def graph_mechanisms(model: ModelConfig, path: str = "dispatch") -> Iterator[str
         yield "engram"
     spectral = model.use_tsct and "experts" in model.tsct_parts
     yield f"{'experts' if spectral else 'dense_experts'}.{path if model.moe_topk else 'blend'}"
-    if model.moe_lb_coef > 0 and model.moe_topk > 0 and model.n_experts > 1:
+    if model.moe_lb_coef > 0 and model.moe_topk > 0 and router_columns(model) > 1:
         yield "balance"
-    if model.moe_z_coef > 0 and model.moe_topk > 0 and model.n_experts > 1:
+    if model.moe_z_coef > 0 and model.moe_topk > 0 and router_columns(model) > 1:
         yield "router_z"
     if model.n_shared_experts:
         yield "shared_experts"
