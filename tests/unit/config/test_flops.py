@@ -1,5 +1,7 @@
 """Costs against the specification's arithmetic (M8) and against torch's own counter."""
 
+from collections import Counter
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -16,6 +18,8 @@ from dormouse.config.flops import (
 from dormouse.config.load import load_preset
 from dormouse.config.model_schema import ModelConfig
 from dormouse.config.train_schema import TrainConfig
+from dormouse.model.lm import Dormouse
+from dormouse.model.roles import spectral_factors
 
 
 def costs(config, **options):
@@ -94,3 +98,30 @@ def test_a_part_that_is_off_costs_nothing(switch, name):
 
 def test_byteflow_is_not_built_and_not_priced():
     assert flops_per_byte(load_preset("byteflow")) == []
+
+
+@pytest.mark.parametrize("shared", [1, 2])
+def test_shared_experts_cost_as_much_as_selected_ones_and_have_factors(shared):
+    plain, more = ModelConfig(n_experts=4, moe_topk=2), ModelConfig(n_experts=4, moe_topk=2, n_shared_experts=shared)
+    each = costs(plain)["experts"].per_pass / 2
+    assert costs(more)["experts"].per_pass == (2 + shared) * each
+    with torch.device("meta"):
+        factors = [p for _, p in spectral_factors(Dormouse(more))]
+    found = Counter()
+    for p in factors:
+        found[tuple(p.shape[-2:])] += p[..., 0, 0].numel()
+    assert spectral_factor_shapes(more) == dict(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "more"),
+    [
+        ({"router_rank": 2}, 4 * 768 * (4 - 8) + 2 * 2 * (1536 + 4)),
+        ({"router_per_pass": "columns"}, 2 * 1536 * 4),
+        ({"n_null_experts": 2}, 4 * 768 * (12 - 8)),
+    ],
+    ids=str,
+)
+def test_every_router_has_its_price(change, more):
+    plain = costs(ModelConfig(n_experts=4, moe_topk=1))["controller"].per_pass
+    assert costs(ModelConfig(n_experts=4, moe_topk=1, **change))["controller"].per_pass - plain == more

@@ -41,6 +41,8 @@ VARIANTS = {
     "columns by pass": ["router_per_pass=columns", "max_iter=3"],
     "low-rank router": ["router_rank=2", "router_per_pass=columns"],
     "sigmoid and its bias by pass": ["router_score=sigmoid", "selection_bias=quantile", "balance_per_pass=true"],
+    "null experts": ["n_null_experts=3", "moe_topk=2"],
+    "null experts, dense": ["n_null_experts=3", "use_tsct=false"],
     "shared expert": ["n_shared_experts=2"],
     "shared dense expert": ["n_shared_experts=1", "use_tsct=false"],
     "plain controller": ["controller_norm=false"],

@@ -170,3 +170,12 @@ def test_a_streamed_router_of_very_many_columns_gives_the_same_logits(more, k, m
     assert streamed.routing is None
     torch.testing.assert_close(streamed.logits, whole.logits, rtol=1e-5, atol=1e-5)
     assert model(ids).routing is not None  # with gradients everything is kept
+
+
+def test_noise_is_as_large_as_it_was_set():
+    x = logits()
+    torch.manual_seed(5)
+    assert torch.equal(Router(4, 2, noise=1e-9).train()(x).ids, Router(4, 2)(x).ids)
+    changed = [(Router(4, 1, noise=n).train()(x.repeat(50, 1)).ids != Router(4, 1)(x.repeat(50, 1)).ids).double().mean()
+               for n in (0.1, 1.0)]  # fmt: skip
+    assert 0 < changed[0] < changed[1] / 3

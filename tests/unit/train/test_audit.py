@@ -2,6 +2,7 @@ import torch
 from torch import nn
 
 from dormouse.config.load import load_preset
+from dormouse.model.experts import TsctExperts
 from dormouse.train.audit import MovementAudit, inert, unread_gates
 
 
@@ -120,3 +121,14 @@ def test_gates_of_branches_that_are_off_are_unread():
     assert unread_gates(config) == {"w_mem"}
     assert unread_gates(load_preset("tiny", overrides=["use_kda=false"])) == {"w_attn"}
     assert unread_gates(load_preset("tiny", overrides=["use_kda=false", "use_plain_attn=true"])) == set()
+
+
+def test_experts_that_always_run_are_judged_as_a_whole_however_many_they_are():
+    """Four shared beside four routed ones, three of them without a byte."""
+    experts = TsctExperts(d_model=8, d_ffn=8, n_experts=4, rank=2, top_k=1, n_shared=4)
+    holder = nn.ModuleDict({"experts": experts})
+    audit = MovementAudit(holder, n_experts=4)
+    audit.routed(torch.tensor([9, 0, 0, 0]))
+    found = {entry.name: entry.expected for entry in audit.report()}
+    assert found["experts.shared.up_U"]
+    assert [found[f"experts.bank.up_U[{e}]"] for e in range(4)] == [True, False, False, False]

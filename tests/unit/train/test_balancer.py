@@ -83,9 +83,10 @@ def test_nothing_observed_and_nothing_kept_after_a_skip_changes_nothing(rule):
 @pytest.mark.parametrize("rule", RULES)
 def test_a_step_that_is_skipped_leaves_the_bias_alone(runs, rule):
     run = runs.begin(runs.config(f"selection_bias={rule}", "moe_lb_coef=0", steps=3))
-    seen = []
+    seen, pending = [], []
 
     def poison(step, model):
+        pending.append(len(run.state.balancer._seen))
         seen.append(model.loop.experts.router.selection_bias.clone())
         if step == 1:
             model.embedding.weight.grad.fill_(torch.nan)
@@ -95,6 +96,7 @@ def test_a_step_that_is_skipped_leaves_the_bias_alone(runs, rule):
     assert run.state.firewall.skipped == 1
     assert not torch.equal(seen[0], seen[1])
     assert torch.equal(seen[1], seen[2])
+    assert pending == [1, 1, 1]  # what the skipped step routed does not wait for the next one
 
 
 @pytest.mark.parametrize("changes", [[], ["balance_per_pass=true"]], ids=str)

@@ -18,11 +18,14 @@ EVERYTHING = {
     "moe_topk": 2,
     "moe_lb_coef": 0.01,
     "retract_every": 2,
+    "moe_z_coef": 0.001,
+    "n_shared_experts": 1,
+    "selection_bias": "quantile",
 }
 
 
 def test_the_last_row_has_every_mechanism_with_its_runs(runs):
-    """Six steps of two passes: four stacks rounded a forward, two activations a pass, a retraction every other step."""
+    """Six steps of two passes: eight stacks rounded a forward, two activations a pass, a retraction every other."""
     runs.train(runs.begin(runs.config(**EVERYTHING)))
     *before, last = runs.rows("run", "train")
     assert not [row for row in before if "ran" in row]
@@ -35,7 +38,10 @@ def test_the_last_row_has_every_mechanism_with_its_runs(runs):
         "kda": [12, 12],
         "latch": [3, 0],
         "retraction": [3, 0],
-        "weight_format": [24, 24],
+        "router_z": [6, 6],
+        "selection_bias": [6, 0],
+        "shared_experts": [12, 12],
+        "weight_format": [48, 48],
     }
     assert sum(last["expert_rows"]) == 6 * 2 * 2 * 32  # steps, passes, experts a byte, bytes
 
@@ -62,13 +68,19 @@ def lose(run, mechanism):
     elif mechanism == "activation_format":
         loop.expert_input = loop.mixer_input = nn.Identity()
     elif mechanism == "weight_format":
-        loop.experts.bank.weight_format = nn.Identity()
+        loop.experts.bank.weight_format = loop.experts.shared.weight_format = nn.Identity()
     elif mechanism == "balance":
         run.settings = replace(run.settings, moe_lb_coef=0.0)
     elif mechanism == "deep_supervision":
         run.settings = replace(run.settings, deep_supervision=0.0)
     elif mechanism == "retraction":
         run.settings = replace(run.settings, retract=lambda model: RetractionErrors(None, None))
+    elif mechanism == "router_z":
+        run.settings = replace(run.settings, moe_z_coef=0.0)
+    elif mechanism == "shared_experts":
+        loop.experts.shared = None
+    elif mechanism == "selection_bias":
+        run.state.balancer.update = lambda: False
     else:
         run.state.latch.read = list
 
@@ -90,6 +102,9 @@ LOST = {
     "deep_supervision": "deep_supervision (no forward)",
     "retraction": "retraction (was due)",
     "latch": "latch (was due)",
+    "router_z": "router_z (no forward)",
+    "shared_experts": "shared_experts (no forward)",
+    "selection_bias": "selection_bias (was due)",
 }
 
 

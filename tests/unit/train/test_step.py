@@ -1,10 +1,14 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from dormouse.model.records import RoutingRecord
+from dormouse.ops.balance import switch_term, z_loss
 from dormouse.ops.retraction import RetractionErrors
 from dormouse.train.step import StepSettings, forward_backward, train_step
+from dormouse.train.tally import Tally
 
 SETTINGS = StepSettings(grad_clip=1e9)
 
@@ -156,3 +160,29 @@ def test_a_skipped_step_counts_no_expert(tools):
     assert result.skipped
     assert state.tally.counts.tolist() == [[5, 0, 0, 1]]
     assert state.tally.selected.item() == 0.0
+
+
+@pytest.mark.parametrize("per_pass", [False, True])
+def test_auxiliary_terms_are_their_coefficient_times_the_term(tools, per_pass):
+    """Two passes that route differently: by themselves their terms are averaged, together their statistics are."""
+
+    class TwoPasses(tools.Table):
+        def forward(self, ids, bounds=None, state=None):
+            out = super().forward(ids)
+            both = {
+                name: torch.cat([value, value.roll(1, -1) if name in ("logits", "probs") else (value + 1) % 4])
+                for name, value in vars(out.routing).items()
+                if value is not None and name != "gates"
+            }
+            return replace(out, routing=RoutingRecord(**both, gates=both["ids"].float()))
+
+    model = TwoPasses(routed=True)
+    batch = tools.batch([[1, 2, 3, 4]], [[2, 3, 4, 5]])
+    settings = StepSettings(1.0, moe_lb_coef=0.5, moe_z_coef=0.25, balance_per_pass=per_pass)
+    state = tools.state(model)
+    state.tally = Tally(torch.device("cpu"), n_experts=4, n_passes=2)
+    aux = train_step(state, [batch], lr_scale=0.0, settings=settings).aux.item()
+    routing = model(batch.inputs).routing
+    pairs = zip(routing.probs, routing.ids, strict=True)
+    switch = sum(switch_term(p, i) for p, i in pairs) / 2 if per_pass else switch_term(routing.probs, routing.ids)
+    assert aux == pytest.approx(0.5 * switch.item() + 0.25 * z_loss(routing.logits).item(), rel=1e-5)
