@@ -68,11 +68,11 @@ def test_a_reset_tally_is_empty():
 
 def test_null_experts_have_a_share_of_their_own_and_none_in_the_load():
     tally = Tally(CPU, n_experts=2, n_null=2)
-    ids = torch.tensor([0, 0, 1, 2, 3, 3, 3, 0]).view(1, 1, 8, 1)
-    probs = torch.full((1, 1, 8, 4), 0.25)
+    ids = torch.tensor([0, 0, 1, 0, 3, 3, 2, 2, 3, 3]).view(1, 1, 10, 1)
+    probs = torch.full((1, 1, 10, 4), 0.25)
     tally.route(RoutingRecord(probs, ids, probs.gather(-1, ids)))
     reading = tally.read()
-    assert reading.null == 0.5
+    assert reading.null == 0.6
     assert reading.utilization.shares == (0.75, 0.25)
     assert reading.gate == 0.25
     assert Tally(CPU, n_experts=2, n_null=2).read().null is None
