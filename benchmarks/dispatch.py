@@ -180,11 +180,11 @@ def timed(run: Run) -> float:
 
 
 def saved_bytes(run: Run) -> int:
-    """Bytes of different storages that the forward keeps for the backward, parameters left out."""
+    """Bytes of different storages that the forward keeps for the backward, inputs and parameters left out."""
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        if not isinstance(tensor, nn.Parameter) and not tensor.is_leaf:
+        if not (tensor.is_leaf and tensor.requires_grad):
             kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
