@@ -4,8 +4,8 @@
     python -m benchmarks.kda --smoke
 
 Heads of 64 channels, 12 of them, fp32; gradients of every input. *chunked* is the library's form, *recurrent* one
-Python step a token, *SDPA* torch's causal scaled_dot_product_attention on q, k, v of that shape. Forms take turns in one
-process, ratios are taken within a round. At 8 sequences of 512 all three; at one sequence of 4,096 the last two; at
+Python step a token, *SDPA* torch's causal scaled_dot_product_attention on q, k, v of that shape. Forms take turns in
+one process, ratios are taken within a round. At 8 sequences of 512 all three; at one sequence of 4,096 two of them; at
 one sequence of 32,768 the chunked form alone, against itself at 4,096. *Saved* is what stays in memory between forward
 and backward besides the inputs. glibc keeps freed memory, as in training.
 """
