@@ -25,6 +25,8 @@ EXAMPLES = """Examples:
 
   dormouse eval runs/first --probe
 
+  dormouse eval runs/first --max-iter 1
+
   dormouse eval runs/first --eval letters.txt
 """
 
@@ -32,6 +34,7 @@ EXAMPLES = """Examples:
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Run directory.")],
     checkpoint: Annotated[str, typer.Option(help="best, latest, or a step number.")] = "best",
+    max_iter: Annotated[int | None, typer.Option(help="Passes to run. [default: as many as were trained]")] = None,
     tail: Annotated[
         bool,
         typer.Option("--tail", help="Score the whole held-out text (for final reports) instead of the window."),
@@ -54,7 +57,7 @@ def evaluate(
     place, note = pick_device(asked.device)
     set_threads(asked.threads)
     keep_large_blocks()
-    loaded = load_run(run, checkpoint=checkpoint, report=say)
+    loaded = load_run(run, checkpoint=checkpoint, max_iter=max_iter, report=say)
     if probe and loaded.config.model.n_experts == 1:
         raise ConfigError(
             "probe with model.n_experts = 1: nothing is routed, so there would have been nothing to probe. "
@@ -71,6 +74,7 @@ def evaluate(
         "run": str(run),
         "checkpoint": loaded.checkpoint,
         "step": loaded.step,
+        "passes": loaded.model.n_passes,
         "bpb": result.bpb,
         "scored_bytes": result.scored_bytes,
         "window_bytes": result.window_bytes,
@@ -130,7 +134,7 @@ def _show(facts: dict, *, tail: bool) -> None:
     print(
         f"{facts['bpb']:.4f} bits per byte on {facts['scored_bytes']:,} bytes (window {facts['window_bytes']:,}) "
         f"of {facts['data']}, sha256 {facts['data_sha256'][:16]}; "
-        f"{facts['checkpoint']} of {facts['run']}, {facts['tsct']}"
+        f"{facts['checkpoint']} of {facts['run']}, passes {facts['passes']}, {facts['tsct']}"
     )
     for name, bpb in (facts["by_register"] or {}).items():
         print(f"   {name:<12} {bpb:.4f}")

@@ -53,6 +53,7 @@ def generate(
     seed: Annotated[int | None, typer.Option(help="Same seed, same bytes (default 0).")] = None,
     utf8: Annotated[bool, typer.Option("--utf8", help="Write valid UTF-8 only, in whole characters.")] = False,
     checkpoint: Annotated[str, typer.Option(help="best, latest, or a step number.")] = "best",
+    max_iter: Annotated[int | None, typer.Option(help="Passes to run. [default: as many as were trained]")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the bytes to this new file.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object on standard output, with text and speed.")
@@ -71,7 +72,7 @@ def generate(
 
     seed = seed or 0
     check_request(num_bytes, seed)
-    loaded = load_run(run, checkpoint=checkpoint, report=say)
+    loaded = load_run(run, checkpoint=checkpoint, max_iter=max_iter, report=say)
     pieces = stream(loaded.model, text, num_bytes, settings=settings, seed=seed, utf8=utf8)
     begin = time.perf_counter()
     with one_thread():
@@ -81,6 +82,7 @@ def generate(
         "run": str(run),
         "checkpoint": loaded.checkpoint,
         "step": loaded.step,
+        "passes": loaded.model.n_passes,
         "bpb": loaded.bpb,
         **asdict(settings),
         "seed": seed,

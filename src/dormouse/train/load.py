@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from dormouse.config.schema import ModelConfig, RunConfig
-from dormouse.errors import CheckpointError
+from dormouse.errors import CheckpointError, ConfigError
 from dormouse.model.lm import Dormouse
 from dormouse.store.checkpoint import Report, best, latest, load, manifest, steps
 from dormouse.store.rundir import RunDir
@@ -38,18 +38,27 @@ class LoadedRun:
         return iter((self.model, self.config))
 
 
-def load_run(path: str | Path, *, checkpoint: str = "best", report: Report = warnings.warn) -> LoadedRun:
+def load_run(
+    path: str | Path, *, checkpoint: str = "best", max_iter: int | None = None, report: Report = warnings.warn
+) -> LoadedRun:
     """Load a run directory.
 
-    `checkpoint` is best (lowest held-out BPB, or the newest if none was scored), latest, or a step number.
+    `checkpoint` is best (lowest held-out BPB, or the newest if none was scored), latest, or a step number. `max_iter`
+    is how many passes the model runs, from 1 to the run's own `max_iter`; without one, as many as it trained last.
     A damaged checkpoint in whose place another one is taken goes to `report` (default: `warnings.warn`). The
     global random generators are left as they were. Raises `RunDirError` if there is no run, `CheckpointError`
-    if there is no such complete checkpoint.
+    if there is no such complete checkpoint, `ConfigError` for passes that the model does not have.
     """
     directory = RunDir.open(Path(path))
     config = saved_config(directory)
     folder = find_checkpoint(directory, checkpoint, report=report)
+    if max_iter is not None and not 1 <= max_iter <= config.model.max_iter:
+        raise ConfigError(
+            f"max_iter = {max_iter}: the run has passes 1 to {config.model.max_iter}; there is no embedding for another "
+            f"one. Give 1 to {config.model.max_iter}, or leave it out."
+        )
     (model, tsct), details = load_model(config.model, folder), manifest(folder)
+    model.n_passes = max_iter or model.n_passes
     return LoadedRun(model, config, details["step"], folder.name, details.get("bpb"), tsct, directory.read_run())
 
 

@@ -168,3 +168,29 @@ def test_a_probe_without_routing_is_refused(folder, capsys):
     train("one", "--data", "train.txt", "--eval", "held.txt", sets=["n_experts=1", "moe_topk=0", "moe_lb_coef=0"])
     capsys.readouterr()
     assert "probe with model.n_experts = 1" in refusal(capsys, "one", "--probe")
+
+
+def test_fewer_passes_can_be_asked_for_and_others_are_refused(folder, capsys):
+    """One pass scores what a model with its second pass switched off scores; both say how many they ran."""
+    from dormouse.train.evaluate import evaluate
+    from dormouse.train.load import load_run
+    from dormouse.train.run import make_window, prepare
+
+    both, _ = score(capsys, "run")
+    one, _ = score(capsys, "run", "--max-iter", "1")
+    assert (both["passes"], one["passes"]) == (2, 1)
+    model, config = load_run("run")
+    model.n_passes = 1
+    assert one["bpb"] == evaluate(model, make_window(prepare(config).corpus, config)).bpb
+    assert one["bpb"] != both["bpb"]
+    for number in ("0", "3"):
+        assert f"max_iter = {number}: the run has passes 1 to 2" in refusal(capsys, "run", "--max-iter", number)
+
+
+def test_generation_takes_fewer_passes_too(folder, capsys):
+    facts = []
+    for more in ((), ("--max-iter", "1")):
+        assert main(["generate", "run", "--bytes", "20", "--json", *more]) == 0
+        facts.append(json.loads(capsys.readouterr().out))
+    assert [found["passes"] for found in facts] == [2, 1]
+    assert main(["generate", "run", "--max-iter", "9"]) == 2
