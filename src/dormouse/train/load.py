@@ -54,8 +54,8 @@ def load_run(
     folder = find_checkpoint(directory, checkpoint, report=report)
     if max_iter is not None and not 1 <= max_iter <= config.model.max_iter:
         raise ConfigError(
-            f"max_iter = {max_iter}: the run has passes 1 to {config.model.max_iter}; there is no embedding for another "
-            f"one. Give 1 to {config.model.max_iter}, or leave it out."
+            f"max_iter = {max_iter}: the run has passes 1 to {config.model.max_iter}; no other has an embedding. "
+            f"Give 1 to {config.model.max_iter}, or leave it out."
         )
     (model, tsct), details = load_model(config.model, folder), manifest(folder)
     model.n_passes = max_iter or model.n_passes

@@ -176,21 +176,25 @@ def test_fewer_passes_can_be_asked_for_and_others_are_refused(folder, capsys):
     from dormouse.train.load import load_run
     from dormouse.train.run import make_window, prepare
 
-    both, _ = score(capsys, "run")
-    one, _ = score(capsys, "run", "--max-iter", "1")
+    train("two", "--data", "train.txt", "--eval", "held.txt", sets=("single_pass_fraction=0",))
+    capsys.readouterr()
+    both, _ = score(capsys, "two")
+    one, _ = score(capsys, "two", "--max-iter", "1")
     assert (both["passes"], one["passes"]) == (2, 1)
-    model, config = load_run("run")
+    model, config = load_run("two")
     model.n_passes = 1
     assert one["bpb"] == evaluate(model, make_window(prepare(config).corpus, config)).bpb
     assert one["bpb"] != both["bpb"]
     for number in ("0", "3"):
-        assert f"max_iter = {number}: the run has passes 1 to 2" in refusal(capsys, "run", "--max-iter", number)
+        assert f"max_iter = {number}: the run has passes 1 to 2" in refusal(capsys, "two", "--max-iter", number)
 
 
 def test_generation_takes_fewer_passes_too(folder, capsys):
+    train("two", "--data", "train.txt", "--eval", "held.txt", sets=("single_pass_fraction=0",))
+    capsys.readouterr()
     facts = []
     for more in ((), ("--max-iter", "1")):
-        assert main(["generate", "run", "--bytes", "20", "--json", *more]) == 0
+        assert main(["generate", "two", "--bytes", "20", "--json", *more]) == 0
         facts.append(json.loads(capsys.readouterr().out))
     assert [found["passes"] for found in facts] == [2, 1]
-    assert main(["generate", "run", "--max-iter", "9"]) == 2
+    assert main(["generate", "two", "--max-iter", "9"]) == 2
