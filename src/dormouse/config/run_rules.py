@@ -56,6 +56,16 @@ def windows_fit_max_seq_len(c: "RunConfig") -> str | None:
     )
 
 
+def future_byte_lies_within_the_window(c: "RunConfig") -> str | None:
+    """A byte behind the end of every training window could not be learned from any of them."""
+    if c.model.aux_fb_weight == 0 or c.model.aux_fb_horizon < c.train.seq_len:
+        return None
+    return (
+        f"model.aux_fb_horizon = {c.model.aux_fb_horizon} with train.seq_len = {c.train.seq_len}: no window reaches "
+        "that far, so a head without any target would have run. Use a horizon below seq_len, or aux_fb_weight = 0."
+    )
+
+
 def one_speed_while_the_length_is_measured(c: "TrainConfig") -> str | None:
     """With minutes, the passes grow after the constant part of the schedule."""
     constant = 1 - c.decay_fraction
@@ -70,4 +80,4 @@ def one_speed_while_the_length_is_measured(c: "TrainConfig") -> str | None:
 
 TRAIN_RULES = (length_is_steps_or_minutes, one_speed_while_the_length_is_measured)
 DATA_RULES = (separator_is_escaped_bytes,)
-RUN_RULES = (windows_fit_max_seq_len,)
+RUN_RULES = (windows_fit_max_seq_len, future_byte_lies_within_the_window)

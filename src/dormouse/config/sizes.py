@@ -153,6 +153,7 @@ def memory_parts(config: ModelConfig, *, built: bool) -> list[Part]:
 def loop_parts(config: ModelConfig, *, built: bool) -> list[Part]:
     """The looped network, first to last part."""
     d = config.d_model
+    future = [Part("future-byte head", f"{d}x{BYTES} and bias", BYTES * d + BYTES, 2, built)]
     norms = ["loop norm"] if config.layout == "parallel" else ["loop norm", "experts' norm"]
     return [
         Part("embedding", f"{BYTES}x{d}", BYTES * d, 1, built),
@@ -166,11 +167,12 @@ def loop_parts(config: ModelConfig, *, built: bool) -> list[Part]:
         linear_part(config, "out_proj", "out_proj", d, built=built),
         Part("final norm", f"{d}", d, 1, built),
         linear_part(config, "lm_head", "head", BYTES, built=built),
+        *(future if config.aux_fb_weight > 0 else []),
     ]
 
 
 def unbuilt_parts(config: ModelConfig) -> list[Part]:
-    """Parts that the original constructs and this version does not (future byte: only when asked)."""
+    """Parts that the original constructs and this version does not."""
     d, r = config.d_model, config.rank
     draft = 2 * BYTES * r + 3 * r * (2 * r + d)
     parts = [
@@ -179,8 +181,6 @@ def unbuilt_parts(config: ModelConfig) -> list[Part]:
         Part("draft head", f"{BYTES}x{r}, {r}x{BYTES}, {2 * r + d}x{3 * r}", draft, 3, built=False),
         Part("acceptance head", f"{d + r}x1", d + r, 1, built=False),
     ]
-    if config.aux_fb_weight > 0:
-        parts.append(Part("future-byte head", f"{d}x{BYTES} and bias", BYTES * d + BYTES, 2, built=False))
     return parts
 
 

@@ -23,7 +23,6 @@ _MECHANISMS: dict[str, tuple[object, str, str]] = {
     "use_mor": (False, "mixture of recursions", "all max_iter passes for every byte"),
     "jepa_weight": (0, "latent prediction (JEPA)", "the byte loss alone"),
     "dspark_weight": (0, "the draft head", "the byte loss alone"),
-    "aux_fb_weight": (0, "the future-byte head", "the byte loss alone"),
     "use_byteflow": (False, "byteflow", "the loop over bytes"),
 }
 

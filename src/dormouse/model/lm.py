@@ -46,6 +46,7 @@ class Dormouse(nn.Module):
         self.out_proj = _linear(d, d, config, spectral="out_proj" in parts)
         self.norm = RMSNorm(d, config.norm_eps)
         self.lm_head = _head(config, spectral="head" in parts)
+        self.future_head = _head(config, spectral=False) if config.aux_fb_weight > 0 else None
 
     def initial_state(self, batch_size: int) -> LoopState:
         """The state before the first byte; passing None to `forward` is the same."""
@@ -88,8 +89,11 @@ class Dormouse(nn.Module):
         state = state or self.initial_state(ids.shape[0])
         result = self.loop(self.embedding(ids), ids, bounds, state, path=path or self.path)
         deep = self.training and self.config.deep_supervision > 0
+        read = self.norm(self.out_proj(_mean(result.hidden)))
+        future = self.future_head if self.training else None
         return LoopOutput(
-            logits=self.read_out(_mean(result.hidden)),
+            logits=widened(self.lm_head(read))[0],
+            future_logits=None if future is None else widened(future(read))[0],
             state=result.state,
             routing=_record(result.routing, ids.shape) if router_columns(self.config) > 1 else None,
             pass_logits=tuple(self.read_out(h) for h in result.hidden) if deep else (),

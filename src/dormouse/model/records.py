@@ -56,6 +56,7 @@ class LoopOutput:
     state: LoopState
     routing: RoutingRecord | None  # absent when there is a single unrouted expert
     pass_logits: tuple[Tensor, ...] = ()  # deep supervision: every pass through the same norm and head
+    future_logits: Tensor | None = None  # [B, T, 256] fp32 at least, of a byte further ahead; in training alone
 
 
 def document_age(bounds: Tensor | None, age: Tensor, length: int) -> Tensor:

@@ -40,6 +40,8 @@ def graph_mechanisms(model: ModelConfig, path: str = "dispatch") -> Iterator[str
         yield "shared_experts"
     if model.deep_supervision > 0:
         yield "deep_supervision"
+    if model.aux_fb_weight > 0:
+        yield "future_byte"
     if model.quant != "fp32" and model.use_tsct and model.tsct_parts:
         yield "weight_format"
     if model.act_quant != "none":

@@ -23,6 +23,7 @@ from dormouse.model.records import LoopOutput
 from dormouse.ops.balance import switch_term, z_loss
 from dormouse.ops.retraction import RetractionErrors
 from dormouse.train.firewall import clip, global_norm, is_finite
+from dormouse.train.future import counted, future_loss
 from dormouse.train.state import TrainState
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class StepSettings:
     moe_z_coef: float = 0.0
     balance_per_pass: bool = False
     deep_supervision: float = 0.0
+    aux_fb_weight: float = 0.0
+    aux_fb_horizon: int = 2
     retract_every: int = 0
     retract_when: float = 0.0
     factor_lr: float = 0.0
@@ -58,6 +61,8 @@ class StepSettings:
             moe_z_coef=config.model.moe_z_coef,
             balance_per_pass=config.model.balance_per_pass,
             deep_supervision=config.model.deep_supervision,
+            aux_fb_weight=config.model.aux_fb_weight,
+            aux_fb_horizon=config.model.aux_fb_horizon,
             retract_every=config.train.retract_every,
             retract_when=config.train.retract_when,
             factor_lr=config.train.muon_lr if config.train.optimizer == "muon" else config.train.lr,
@@ -148,6 +153,7 @@ def forward_backward(state: TrainState, batches: Sequence[Batch], settings: Step
     aux = torch.zeros((), device=state.device)
     if scored == 0:
         return nats, aux, 0
+    ahead = _future_bytes(batches, settings)
     for batch in batches:
         out = _forward(state, batch)
         part = _cross_entropy(out.logits, batch, state.device)
@@ -155,7 +161,8 @@ def forward_backward(state: TrainState, batches: Sequence[Batch], settings: Step
         balance = state.counters.watch("balance", _balance(out, settings, state.device))
         balance = balance + state.counters.watch("router_z", _router_z(out, settings, state.device))
         deep = state.counters.watch("deep_supervision", _deep(out, batch, settings, state.device))
-        extra = balance * share + deep / scored
+        future = state.counters.watch("future_byte", _future(out, batch, settings, state.device))
+        extra = balance * share + deep / scored + future / ahead
         (part / scored + extra).backward()
         nats, aux = nats + part.detach(), aux + extra.detach()
         state.tally.route(out.routing)
@@ -199,6 +206,20 @@ def _deep(out: LoopOutput, batch: Batch, settings: StepSettings, device: torch.d
         return torch.zeros((), device=device)
     passes = [_cross_entropy(logits, batch, device) for logits in out.pass_logits]
     return settings.deep_supervision * torch.stack(passes).mean()
+
+
+def _future_bytes(batches: Sequence[Batch], settings: StepSettings) -> int:
+    """Positions of the window at which the future-byte head is trained, 1 at least."""
+    if settings.aux_fb_weight <= 0:
+        return 1
+    return max(sum(int(counted(batch, settings.aux_fb_horizon).sum()) for batch in batches), 1)
+
+
+def _future(out: LoopOutput, batch: Batch, settings: StepSettings, device: torch.device) -> Tensor:
+    """Weighted sum of the future-byte head's cross-entropies."""
+    if settings.aux_fb_weight <= 0 or out.future_logits is None:
+        return torch.zeros((), device=device)
+    return settings.aux_fb_weight * future_loss(out.future_logits, batch, settings.aux_fb_horizon)
 
 
 def _gradients(model: nn.Module) -> list[Tensor]:

@@ -18,7 +18,6 @@ ASKED = {
     "use_mor": True,
     "jepa_weight": 0.05,
     "dspark_weight": 0.1,
-    "aux_fb_weight": 0.1,
     "msa_distill_weight": 0.1,
 }
 
