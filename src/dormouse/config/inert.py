@@ -56,6 +56,7 @@ MODEL_READERS: tuple[tuple[tuple[str, ...], str, Callable[[ModelConfig], bool]],
 )
 TRAIN_READERS: tuple[tuple[tuple[str, ...], str, Callable[[RunConfig], bool]], ...] = (
     (("moe_path",), "moe_topk = 0: every expert runs for every byte", lambda c: c.model.moe_topk > 0),
+    (("random_depth",), "max_iter = 1", lambda c: c.model.max_iter > 1),
     (("single_pass_fraction",), "max_iter = 1", lambda c: c.model.max_iter > 1),
     (("probe_every",), "n_experts = 1, and nothing is routed", lambda c: c.model.n_experts > 1),
     (("muon_lr",), 'optimizer = "adamw"', lambda c: c.train.optimizer == "muon"),

@@ -78,6 +78,16 @@ def one_speed_while_the_length_is_measured(c: "TrainConfig") -> str | None:
     )
 
 
-TRAIN_RULES = (length_is_steps_or_minutes, one_speed_while_the_length_is_measured)
+def random_depth_is_counted_in_steps(c: "TrainConfig") -> str | None:
+    """A time budget is decided by the speed of few steps, which says nothing where every step costs something else."""
+    if not c.random_depth or c.minutes is None:
+        return None
+    return (
+        f"train.random_depth = true with train.minutes = {c.minutes}: the length in steps is measured while every step "
+        "costs another number of passes; a run of chance length would have run. Give --steps, or random_depth = false."
+    )
+
+
+TRAIN_RULES = (length_is_steps_or_minutes, random_depth_is_counted_in_steps, one_speed_while_the_length_is_measured)
 DATA_RULES = (separator_is_escaped_bytes,)
 RUN_RULES = (windows_fit_max_seq_len, future_byte_lies_within_the_window)

@@ -34,6 +34,9 @@ class TrainConfig(Section):
     single_pass_fraction: float = Field(
         0.0, ge=0, lt=1, description="first share of the run that trains one pass, before all max_iter (0 = always all)"
     )
+    random_depth: bool = Field(
+        False, description="every step trains a number of passes drawn from 1 to max_iter, a function of seed and step"
+    )
     grad_clip: float = Field(1.0, gt=0, description="largest global gradient norm")
     retract_every: int = Field(1, ge=0, description="steps between two retractions (0 = never)")
     retract_when: float = Field(

@@ -85,8 +85,10 @@ def _step(run: Run, display: Display, clock: Clock, audit: MovementAudit | None)
     begin = time.monotonic()
     batches = [run.stream.batch(progress.step * count + index) for index in range(count)]
     scale = run.schedule.scale(progress.step, progress.total_steps)
-    run.state.use_passes(run.schedule.passes(progress.step, progress.total_steps, run.config.model.max_iter))
+    place = (progress.step, progress.total_steps, run.config.model.max_iter)
+    run.state.use_passes(run.schedule.drawn_passes(*place))
     result = train_step(run.state, batches, lr_scale=scale, settings=run.settings)
+    run.state.use_passes(run.schedule.passes(*place))
     clock.count(time.monotonic() - begin, result.scored)
     if audit is not None and not result.skipped:
         audit.observe()

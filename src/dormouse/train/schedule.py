@@ -11,9 +11,11 @@ begins at exactly the same s: `--steps total` is the same run to the bit.
 
 The passes through the shared block can grow late: for the first `single_pass_fraction` of the steps one pass
 trains, then all. Later steps then cost more than those that were measured, so a time budget decides earlier, by
-the mean cost of a step over the run.
+the mean cost of a step over the run. With random depth every step draws its number, from 1 to all of those that would
+train then, by seed and step alone; evaluation and checkpoints have all of them.
 """
 
+import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -35,6 +37,8 @@ class Schedule:
     """First share of the run that trains with one pass through the block."""
     full_cost: float = 1.0
     """Cost of a step with all passes over that of a step with one; only a time budget reads it."""
+    depth_seed: int | None = None
+    """Seed of the numbers of passes; None trains all of them in every step."""
 
     @classmethod
     def from_config(cls, train: "TrainConfig", *, full_cost: float = 1.0) -> Self:
@@ -52,6 +56,7 @@ class Schedule:
             train.minutes,
             train.single_pass_fraction,
             full_cost if train.single_pass_fraction else 1.0,
+            train.seed if train.random_depth else None,
         )
 
     def passes(self, step: int, total: int | None, max_iter: int) -> int:
@@ -60,6 +65,13 @@ class Schedule:
             return max_iter
         is_first_part = total is None or step < round(total * self.single_pass_fraction)
         return 1 if is_first_part else max_iter
+
+    def drawn_passes(self, step: int, total: int | None, max_iter: int) -> int:
+        """Passes of the step itself: `passes`, or with random depth a number from 1 to that many."""
+        number = self.passes(step, total, max_iter)
+        if self.depth_seed is None:
+            return number
+        return random.Random(f"passes {self.depth_seed} {step}").randint(1, number)
 
     def decay_start(self, total: int) -> int:
         """First step (counted from 0) whose rate is below the peak, the warm-up aside."""

@@ -61,7 +61,7 @@ class Progress:
     best_bpb: float | None = None
     best_step: int | None = None
     n_passes: int | None = None
-    """Passes that the last step trained; None before the first."""
+    """Passes that the last step trained, with random depth could have drawn; None before the first."""
     latch_step: int = 0
     """Step after which the latch last looked."""
     steps_since_retraction: int = 0

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from dormouse.config.flops import full_pass_cost
+from dormouse.config.inert import inert_settings
 from dormouse.config.load import load_preset
 from dormouse.errors import ConfigError
 from dormouse.model.decode import ByteStep
@@ -97,3 +98,35 @@ def test_fewer_passes_are_those_of_a_smaller_model():
     for number in (0, 4):
         with pytest.raises(ValueError, match="max_iter = 3"):
             model.n_passes = number
+
+
+def test_random_depth_draws_by_seed_and_step_alone_and_every_number_as_often():
+    schedule = Schedule(2, 0.6, 0.01, depth_seed=5)
+    drawn = [schedule.drawn_passes(step, 3000, 3) for step in range(3000)]
+    assert drawn == [Schedule(2, 0.6, 0.01, depth_seed=5).drawn_passes(step, None, 3) for step in range(3000)]
+    assert drawn != [Schedule(2, 0.6, 0.01, depth_seed=6).drawn_passes(step, None, 3) for step in range(3000)]
+    assert all(abs(drawn.count(n) - 1000) < 4 * (3000 * 2 / 9) ** 0.5 for n in (1, 2, 3))
+    growing = Schedule(2, 0.6, 0.01, single_pass_fraction=0.5, depth_seed=5)
+    assert {growing.drawn_passes(step, 100, 3) for step in range(50)} == {1}
+    assert {growing.drawn_passes(step, 100, 3) for step in range(50, 100)} == {1, 2, 3}
+
+
+def test_a_run_of_random_depth_trains_what_it_draws_scores_all_and_resumes_to_the_bit(runs):
+    config = runs.config(max_iter=3, random_depth=True, steps=6)
+    run = runs.begin(config, "whole")
+    drawn = [run.schedule.drawn_passes(step, 6, 3) for step in range(6)]
+    runs.train(run)
+    assert len(set(drawn)) > 1
+    assert runs.rows("whole", "train")[-1]["ran"]["kda"] == [sum(drawn)] * 2
+    assert {row["n_passes"] for row in runs.rows("whole", "train")} == {3}
+    runs.train(runs.begin(config, "parts"), stop_at=3)
+    runs.train(runs.go_on(config, "parts"))
+    assert runs.content("parts", 6) == runs.content("whole", 6)
+    assert load_run(runs.folder / "whole", checkpoint="6").model.n_passes == 3
+
+
+def test_random_depth_without_a_number_of_steps_is_refused_and_with_one_pass_announced(runs):
+    with pytest.raises(ConfigError, match=r"random_depth = true with train\.minutes = 1\.0"):
+        runs.config(steps=None, minutes=1.0, random_depth=True)
+    said = inert_settings(runs.config(max_iter=1, random_depth=True))
+    assert [line for line in said if line.startswith("random_depth = true has no effect: max_iter = 1")]
