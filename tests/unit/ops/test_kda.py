@@ -1,5 +1,7 @@
 """The chunked delta rule against the recurrence in float64: outputs, states and every gradient."""
 
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -132,3 +134,19 @@ def test_block_inverse_equals_the_general_inverse():
     L = torch.randn(7, 32, 32, generator=gen, dtype=torch.float64).tril(-1) * 0.3
     eye = torch.eye(32, dtype=torch.float64)
     torch.testing.assert_close(unit_lower_inverse(L), torch.linalg.inv(eye + L), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("sequences", [1, 2])
+@pytest.mark.parametrize("length", [5, 33, 70])
+def test_sequences_in_groups_are_sequences_together(length, sequences, monkeypatch):
+    inputs = make_inputs(length, batch=5)
+    together = results_and_gradients(kda.chunked, inputs)
+    one = inputs[0][:1].numel() * 8
+    monkeypatch.setattr(sys.modules["dormouse.ops.kda.chunked"], "GROUP_BYTES", sequences * one)
+    for a, b in zip(results_and_gradients(kda.chunked, inputs), together, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_no_sequence_at_all_has_outputs_and_gradients_without_rows():
+    for x in results_and_gradients(kda.chunked, make_inputs(40, batch=0)):
+        assert x.shape[0] == 0

@@ -8,9 +8,9 @@ end::
     O = (q P) S + Q N                     S' = diag(a_C) S + (k Z)^T N
 
 Only the two lines with ``S`` are sequential; they are three small products a chunk. Everything else is batched over
-all chunks of all sequences. The gradient of the log decay needs neither an exponential nor a division: with ``dq,
-dk_row, dk_col`` the gradients through the decay-weighted scores, ``dG = q dq + k (dk_row - dk_col)``, plus two
-terms at the chunk's last token, and ``dg`` is its reverse cumulative sum.
+all chunks of some sequences, few enough to stay in the cache. The gradient of the log decay needs neither an
+exponential nor a division: with ``dq, dk_row, dk_col`` the gradients through the decay-weighted scores, ``dG = q dq + k
+(dk_row - dk_col)``, plus two terms at the chunk's last token, and ``dg`` is its reverse cumulative sum.
 """
 
 from typing import Any
@@ -25,6 +25,8 @@ from dormouse.ops.kda.recurrent import recurrent
 from dormouse.ops.precision import backward_without_autocast, widened, without_autocast
 
 CHUNK = 32
+GROUP_BYTES = 2**20
+"""Largest ``[B, T, H, K]`` tensor of sequences that are worked on together; some thirty of its size live at once."""
 
 
 def chunked(
@@ -72,56 +74,91 @@ class _Chunked(torch.autograd.Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, chunk: int
     ) -> tuple[Tensor, Tensor]:
-        B, T, H, K = q.shape
-        pad = -T % chunk
-        n_chunks, V = (T + pad) // chunk, v.shape[-1]
-        kq = torch.stack([_to_chunks(k, chunk, pad), _to_chunks(q, chunk, pad).mul_(K**-0.5)], 1)
-        v, a = _to_chunks(v, chunk, pad), _to_chunks(g, chunk, pad).exp_()
-        b = _to_chunks(beta.unsqueeze(-1), chunk, pad)
-        grown = tree.grow(kq, a)
-        AQ = tree.scores(grown, kq)
-        inverse = unit_lower_inverse(AQ[:, 0] * b)
-        UW = inverse @ (torch.cat([v, grown.rows[:, 0]], -1) * b)
-        S, N, final = _scan(UW, grown, state.reshape(B * H, K, V), n_chunks)
-        o = torch.baddbmm(AQ[:, 1] @ N, grown.rows[:, 1], S)
-        ctx.save_for_backward(kq, v, a, b, AQ, inverse, UW[..., V:], S, N)
-        ctx.sizes = (B, T, H, n_chunks)
-        return _from_chunks(o, (B, H, T + pad), T + pad), final.view(B, H, K, V)
+        B, T = q.shape[:2]
+        o, final = v.new_empty(B, T + -T % chunk, *v.shape[2:]), torch.empty_like(state)
+        ctx.groups, ctx.shape, saved = _groups(q), q.shape, []
+        for s in ctx.groups:
+            o[s], final[s], kept = _forward(q[s], k[s], v[s], g[s], beta[s], state[s], chunk)
+            saved += kept
+        ctx.save_for_backward(*saved)
+        return o, final
 
     @staticmethod
     @once_differentiable
     @backward_without_autocast
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
-        kq, v, a, b, AQ, inverse, W, S, N = ctx.saved_tensors
-        B, T, H, n_chunks = ctx.sizes
-        C, K, V = *a.shape[1:], v.shape[-1]
-        dO = _to_chunks(grad_outputs[0], C, 0)
-        grown = tree.grow(kq, a)
-        kP, qP = grown.rows.unbind(1)
-        dN_local, dS_local = AQ[:, 1].transpose(1, 2) @ dO, qP.transpose(1, 2) @ dO
-        dN, dS, d_state = _scan_backward(dN_local, dS_local, W, grown, grad_outputs[1].reshape(-1, K, V), n_chunks)
-        dR = inverse.transpose(1, 2) @ dN
-        dv = dR * b
-        d_rows = torch.cat([-dv, dO], 1).bmm(S.transpose(1, 2)).view_as(kq)
-        d_cols = N @ dS.transpose(1, 2)
-        d_last = (grown.cols * d_cols).sum(1) + grown.total * (S * dS).sum(-1)
-        both = torch.cat([dR, dO], 1).bmm(N.transpose(1, 2)).view_as(AQ)
-        both[:, 0].tril_(-1)
-        both[:, 1].tril_()
-        dL = both[:, 0].neg_()
-        db = (dR * (v - kP @ S)).sum(-1) + (dL * AQ[:, 0]).sum(-1)
-        dL.mul_(b)
-        tree.scores_backward(grown, both, d_rows, d_cols)
-        d_rows.mul_(a.unsqueeze(1))
-        dG = (kq * d_rows).sum(1).sub_(kq[:, 0] * d_cols)
-        dG[:, -1] += d_last
-        dg = dG.flip(1).cumsum(1).flip(1)
-        diagonal = both[:, 1].diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
-        dk = d_cols.add_(d_rows[:, 0]).addcmul_(diagonal, kq[:, 1])
-        dq = d_rows[:, 1].addcmul(diagonal, kq[:, 0]).mul_(K**-0.5)
-        sizes = (B, H, n_chunks * C)
-        dq, dk, dv, dg = (_from_chunks(x, sizes, T) for x in (dq, dk, dv, dg))
-        return dq, dk, dv, dg, _from_chunks(db.unsqueeze(-1), sizes, T).squeeze(-1), d_state.view(B, H, K, V), None
+        saved, each = ctx.saved_tensors, len(ctx.saved_tensors) // max(len(ctx.groups), 1)
+        (dO, d_final), (B, T, H, K) = grad_outputs, ctx.shape
+        dq, dk, dv, dg = (dO.new_empty(B, T, H, width) for width in (K, K, dO.shape[-1], K))
+        d_beta, d_state = dO.new_empty(B, T, H), torch.empty_like(d_final)
+        for n, s in enumerate(ctx.groups):
+            found = _backward(saved[n * each : (n + 1) * each], dO[s], d_final[s], T)
+            for total, part in zip((dq, dk, dv, dg, d_beta, d_state), found, strict=True):
+                total[s] = part
+        return dq, dk, dv, dg, d_beta, d_state, None
+
+
+def _groups(q: Tensor) -> list[slice]:
+    """Sequences that are worked on together: as many as keep their tensors within `GROUP_BYTES`, one at least."""
+    one = q[:1].numel() * q.element_size()
+    number = max(GROUP_BYTES // max(one, 1), 1)
+    return [slice(start, start + number) for start in range(0, len(q), number)]
+
+
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, chunk: int
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Outputs ``[B, T + padding, H, V]``, final state, and what the backward needs."""
+    B, T, H, K = q.shape
+    pad = -T % chunk
+    n_chunks, V = (T + pad) // chunk, v.shape[-1]
+    kq = torch.stack([_to_chunks(k, chunk, pad), _to_chunks(q, chunk, pad).mul_(K**-0.5)], 1)
+    v, a = _to_chunks(v, chunk, pad), _to_chunks(g, chunk, pad).exp_()
+    b = _to_chunks(beta.unsqueeze(-1), chunk, pad)
+    grown = tree.grow(kq, a)
+    AQ = tree.scores(grown, kq)
+    inverse = unit_lower_inverse(AQ[:, 0] * b)
+    UW = inverse @ (torch.cat([v, grown.rows[:, 0]], -1) * b)
+    S, N, final = _scan(UW, grown, state.reshape(B * H, K, V), n_chunks)
+    o = torch.baddbmm(AQ[:, 1] @ N, grown.rows[:, 1], S)
+    out = _from_chunks(o, (B, H, T + pad), T + pad)
+    return out, final.view(B, H, K, V), [kq, v, a, b, AQ, inverse, UW[..., V:], S, N]
+
+
+def _backward(
+    saved: tuple[Tensor, ...], dO: Tensor, d_final: Tensor, length: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, g, beta and the first state."""
+    kq, v, a, b, AQ, inverse, W, S, N = saved
+    (B, H), (C, K), V = d_final.shape[:2], a.shape[1:], v.shape[-1]
+    n_chunks, T = len(a) // (B * H), length
+    dO = _to_chunks(dO, C, 0)
+    grown = tree.grow(kq, a)
+    kP, qP = grown.rows.unbind(1)
+    dN_local, dS_local = AQ[:, 1].transpose(1, 2) @ dO, qP.transpose(1, 2) @ dO
+    dN, dS, d_state = _scan_backward(dN_local, dS_local, W, grown, d_final.reshape(-1, K, V), n_chunks)
+    dR = inverse.transpose(1, 2) @ dN
+    dv = dR * b
+    d_rows = torch.cat([-dv, dO], 1).bmm(S.transpose(1, 2)).view_as(kq)
+    d_cols = N @ dS.transpose(1, 2)
+    d_last = (grown.cols * d_cols).sum(1) + grown.total * (S * dS).sum(-1)
+    both = torch.cat([dR, dO], 1).bmm(N.transpose(1, 2)).view_as(AQ)
+    both[:, 0].tril_(-1)
+    both[:, 1].tril_()
+    dL = both[:, 0].neg_()
+    db = (dR * (v - kP @ S)).sum(-1) + (dL * AQ[:, 0]).sum(-1)
+    dL.mul_(b)
+    tree.scores_backward(grown, both, d_rows, d_cols)
+    d_rows.mul_(a.unsqueeze(1))
+    dG = (kq * d_rows).sum(1).sub_(kq[:, 0] * d_cols)
+    dG[:, -1] += d_last
+    dg = dG.flip(1).cumsum(1).flip(1)
+    diagonal = both[:, 1].diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
+    dk = d_cols.add_(d_rows[:, 0]).addcmul_(diagonal, kq[:, 1])
+    dq = d_rows[:, 1].addcmul(diagonal, kq[:, 0]).mul_(K**-0.5)
+    sizes = (B, H, n_chunks * C)
+    dq, dk, dv, dg = (_from_chunks(x, sizes, T) for x in (dq, dk, dv, dg))
+    return dq, dk, dv, dg, _from_chunks(db.unsqueeze(-1), sizes, T).squeeze(-1), d_state.view(B, H, K, V)
 
 
 def _scan(UW: Tensor, grown: tree.Tree, state: Tensor, n_chunks: int) -> tuple[Tensor, Tensor, Tensor]:
