@@ -98,11 +98,18 @@ def warm_up_note(train: TrainConfig) -> list[str]:
 
 def gate_note(model: ModelConfig) -> list[str]:
     """Even shares are no proof of use: a bias selects experts whose softmax gate may be next to nothing."""
-    if model.selection_bias == "none" or model.router_score != "softmax":
+    if model.selection_bias == "none":
         return []
+    both = (
+        f"moe_lb_coef = {model.moe_lb_coef} beside selection_bias: two things balance at once; 0 leaves the bias alone."
+    )
+    notes = [both] if model.moe_lb_coef > 0 else []
+    if model.router_score != "softmax":
+        return notes
     return [
+        *notes,
         f"selection_bias = {shown(model.selection_bias)} with softmax gates: shares become even while the gates of "
-        'experts that the bias pushes may go to zero. Watch gate= beside moe=, or use router_score = "sigmoid".'
+        'experts that the bias pushes may go to zero. Watch gate= beside moe=, or use router_score = "sigmoid".',
     ]
 
 

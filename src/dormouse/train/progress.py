@@ -103,7 +103,7 @@ def make_display(stream: IO[str], *, quiet: bool = False) -> Display:
 def train_line(row: Mapping) -> str:
     """The progress line of a `train` row."""
     parts = [f"step {row['step']}/{row['total_steps'] or '?'}"]
-    parts += [f"train {row['smooth_bpb']:.3f} BPB"] if row.get("smooth_bpb") is not None else []
+    parts += [f"train {row['bpb']:.3f} BPB"] if row.get("bpb") is not None else []
     parts += [f"held-out {row['held_out_bpb']:.3f}"] if row.get("held_out_bpb") is not None else []
     parts += [f"{row['bytes_per_second']:,.0f} B/s"] if row.get("bytes_per_second") else []
     parts += [f"{duration(row['seconds_left'])} left"] if row.get("seconds_left") is not None else []

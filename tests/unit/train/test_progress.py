@@ -5,7 +5,8 @@ from dormouse.train.progress import PlainDisplay, duration, eval_line, make_disp
 ROW = {
     "step": 40,
     "total_steps": 900,
-    "smooth_bpb": 2.5,
+    "bpb": 2.5,
+    "smooth_bpb": 3.5,  # lags behind; the line shows the window since the last one
     "held_out_bpb": 2.4321,
     "bytes_per_second": 5120.4,
     "seconds_left": 185.2,

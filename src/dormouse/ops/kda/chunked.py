@@ -87,7 +87,8 @@ class _Chunked(torch.autograd.Function):
     @once_differentiable
     @backward_without_autocast
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyrefly: ignore[bad-override]
-        saved, each = ctx.saved_tensors, len(ctx.saved_tensors) // max(len(ctx.groups), 1)
+        saved = ctx.saved_tensors  # read once: checkpointing computes them anew at the first look
+        each = len(saved) // max(len(ctx.groups), 1)
         (dO, d_final), (B, T, H, K) = grad_outputs, ctx.shape
         dq, dk, dv, dg = (dO.new_empty(B, T, H, width) for width in (K, K, dO.shape[-1], K))
         d_beta, d_state = dO.new_empty(B, T, H), torch.empty_like(d_final)
